@@ -4,6 +4,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/split.hpp"
+
 namespace ddprun {
 
 /// What is searched where PATH is not set.
@@ -14,15 +16,10 @@ inline constexpr std::string_view kDefaultSearchPath = "/usr/local/bin:/usr/bin:
 [[nodiscard]] inline std::vector<std::string> places_in_path(std::string_view path,
                                                              std::string_view name) {
     std::vector<std::string> places;
-    for (;;) {
-        const std::size_t colon = path.find(':');
-        const std::string_view folder = path.substr(0, colon);
+    for (const std::string_view folder : split(path, ':')) {
         places.push_back(std::string(folder.empty() ? "." : folder) + "/" + std::string(name));
-        if (colon == std::string_view::npos) {
-            return places;
-        }
-        path.remove_prefix(colon + 1);
     }
+    return places;
 }
 
 }  // namespace ddprun

@@ -18,8 +18,8 @@ int main(int argc, char** argv) {
     if (argc > 0 && std::string_view(argv[0]).ends_with("ddprun-launch")) {
         arguments.insert(arguments.begin(), "--legacy-launch");
     }
-    const ddprun::launcher::RealSurroundings surroundings;
-    const auto outcome = ddprun::launcher::make_plan(arguments, surroundings);
+    const auto surroundings = ddprun::launcher::real_surroundings();
+    const auto outcome = ddprun::launcher::make_plan(arguments, *surroundings);
     if (const auto* show = std::get_if<ddprun::launcher::ShowText>(&outcome)) {
         fmt::print("{}", show->text);
         return 0;

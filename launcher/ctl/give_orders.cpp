@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include <boost/url/encode.hpp>
@@ -16,6 +17,7 @@
 #include "base/whole_number.hpp"
 #include "launcher/ctl/local_runs.hpp"
 #include "rendezvous/client/control_client.hpp"
+#include "rendezvous/http/order_request.hpp"
 #include "rendezvous/wire/control_fields.hpp"
 
 namespace ddprun::launcher {
@@ -47,14 +49,15 @@ std::string who_asks() {
     return printable(user, kColumns) + "@" + printable(host_name(), kColumns);
 }
 
-Result<rdzv::OperatorReply> give_to_rendezvous(const OrderOptions& options,
+Result<rdzv::OperatorReply> give_to_rendezvous(const RendezvousAsked& asked,
+                                               const rdzv::JobSecret& secret,
                                                const rdzv::OperatorOrder& order) {
     std::optional<rdzv::OperatorReply> unknown;
     std::optional<Error> failure;
-    for (const rdzv::Endpoint& endpoint : options.endpoints) {
+    for (const rdzv::Endpoint& endpoint : asked.endpoints) {
         Result<rdzv::OperatorReply> reply = rdzv::give_order({.endpoint = endpoint,
-                                                              .secret = options.secret,
-                                                              .tls = options.tls,
+                                                              .secret = secret,
+                                                              .tls = asked.tls,
                                                               .job = order.job,
                                                               .limits = Limits()},
                                                              order);
@@ -75,11 +78,6 @@ Result<rdzv::OperatorReply> give_to_rendezvous(const OrderOptions& options,
 
 Result<rdzv::OperatorReply> give_to_run(const std::string& folder,
                                         const rdzv::OperatorOrder& order) {
-    using rdzv::OrderFault;
-    constexpr unsigned kAccepted = 202;
-    constexpr unsigned kBadRequest = 400;
-    constexpr unsigned kNotFound = 404;
-    constexpr unsigned kConflict = 409;
     const nlohmann::json asked = {{"node", order.node},
                                   {"for_s", order.duration.count() / 1000},
                                   {"nodes", order.nodes},
@@ -93,7 +91,10 @@ Result<rdzv::OperatorReply> give_to_run(const std::string& folder,
         return answer.error();
     }
     const nlohmann::json said = nlohmann::json::parse(answer->body, nullptr, false);
-    const bool is_taken = answer->status == kAccepted;
+    const auto status = std::find_if(rdzv::kOrderStatuses.begin(), rdzv::kOrderStatuses.end(),
+                                     [&](const auto& one) { return one.second == answer->status; });
+    const bool is_known = status != rdzv::kOrderStatuses.end();
+    const bool is_taken = is_known && status->first == rdzv::OrderFault::None;
     const char* const words = is_taken ? "text" : "error";
     if (!said.is_object() || !said.contains(words) || !said.at(words).is_string()) {
         return Error{ErrorCode::BadMessage,
@@ -101,17 +102,11 @@ Result<rdzv::OperatorReply> give_to_run(const std::string& folder,
                                  answer->status)};
     }
     rdzv::OperatorReply reply{.text = said.at(words).get<std::string>()};
-    if (is_taken) {
-        reply.event = said.value("event", std::uint64_t{0});
-    } else if (answer->status == kBadRequest) {
-        reply.fault = OrderFault::Invalid;
-    } else if (answer->status == kNotFound) {
-        reply.fault = OrderFault::Unknown;
-    } else if (answer->status == kConflict) {
-        reply.fault = OrderFault::Conflict;
-    } else {
+    if (!is_known) {
         return Error{ErrorCode::Refused, reply.text};
     }
+    reply.fault = status->first;
+    reply.event = is_taken ? said.value("event", std::uint64_t{0}) : 0;
     return reply;
 }
 

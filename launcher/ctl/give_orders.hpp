@@ -1,15 +1,12 @@
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "base/instant.hpp"
 #include "base/result.hpp"
-#include "rendezvous/transport/tls.hpp"
+#include "launcher/ctl/rendezvous_events.hpp"
 #include "rendezvous/wire/control.hpp"
-#include "rendezvous/wire/endpoint.hpp"
 #include "rendezvous/wire/secret.hpp"
 
 namespace ddprun::launcher {
@@ -20,15 +17,10 @@ namespace ddprun::launcher {
 /// "alice@head", as far as this machine knows who asks.
 [[nodiscard]] std::string who_asks();
 
-struct OrderOptions {
-    std::vector<rdzv::Endpoint> endpoints;  ///< at least one
-    rdzv::JobSecret secret;                 ///< the operators'
-    std::shared_ptr<const rdzv::TlsContext> tls;
-};
-
 /// Gives the order to the first of the rendezvous that knows its job. Failure: none of them heard
 /// it.
-[[nodiscard]] Result<rdzv::OperatorReply> give_to_rendezvous(const OrderOptions& options,
+[[nodiscard]] Result<rdzv::OperatorReply> give_to_rendezvous(const RendezvousAsked& asked,
+                                                             const rdzv::JobSecret& secret,
                                                              const rdzv::OperatorOrder& order);
 
 /// Gives the order to the ddprun of the run in `folder`, on this machine. Failure: it has not heard

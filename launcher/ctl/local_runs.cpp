@@ -4,9 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
-#include <climits>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -166,10 +163,7 @@ Result<std::string> choose_run(const std::string& log_dir, const std::string& wa
 Result<std::string> ask_run(const std::string& folder) {
     HttpRequest request(kPeer);
     const Result<void> sent = ask(request, folder, "/status");
-    if (!sent) {
-        return sent.error();
-    }
-    return request.read_all();
+    return sent ? request.read_all() : sent.error();
 }
 
 Result<void> show_events(const std::string& folder, std::uint64_t from, bool follows,
@@ -201,10 +195,7 @@ Result<HttpAnswer> post_to_run(const std::string& folder, const std::string& tar
     }
     HttpRequest request(kPeer);
     const Result<void> sent = request.post(*std::move(connected), target, json);
-    if (!sent) {
-        return sent.error();
-    }
-    return request.read_answer();
+    return sent ? request.read_answer() : sent.error();
 }
 
 Result<void> show_answer(const std::string& folder, const std::string& target, std::FILE* out) {

@@ -2,21 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <map>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/number_ranges.hpp"
+#include "base/split.hpp"
 
 namespace ddprun::launcher {
 
 namespace {
-
-bool is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
 
 /// A part of a rank's file: "--- " and its title begin it, but the first, which is the kernel's.
 struct Section {
@@ -56,27 +52,12 @@ Section best_of(const std::vector<Section>& sections) {
     return sections.front();
 }
 
-/// `line` without the digits behind each `word`.
-std::string without_numbers(std::string line, std::string_view word) {
+/// `line` without the `digits` behind each `word`.
+std::string without_numbers(std::string line, std::string_view word,
+                            std::string_view digits = "0123456789") {
     for (std::size_t at = 0; (at = line.find(word, at)) != std::string::npos;) {
         at += word.size();
-        std::size_t end = at;
-        while (end < line.size() && is_digit(line[end])) {
-            ++end;
-        }
-        line.erase(at, end - at);
-    }
-    return line;
-}
-
-std::string without_addresses(std::string line) {
-    for (std::size_t at = 0; (at = line.find("0x", at)) != std::string::npos;) {
-        at += 2;
-        std::size_t end = at;
-        while (end < line.size() && std::isxdigit(static_cast<unsigned char>(line[end])) != 0) {
-            ++end;
-        }
-        line.erase(at, end - at);
+        line.erase(at, line.find_first_not_of(digits, at) - at);
     }
     return line;
 }
@@ -91,7 +72,7 @@ std::string key_of_line(std::string line) {
         return line.substr(0, line.find(' ', kCall.size()));
     }
     line = line.substr(0, line.find(", has used "));
-    line = without_addresses(std::move(line));
+    line = without_numbers(std::move(line), "0x", "0123456789abcdefABCDEF");
     for (const std::string_view word :
          {"process ", "Process ", "thread ", "Thread ", "PID ", "TID ", "LWP ", "child of "}) {
         line = without_numbers(std::move(line), word);
@@ -101,12 +82,9 @@ std::string key_of_line(std::string line) {
 
 std::string key_of(const Section& section) {
     std::string key{section.title};
-    std::string_view text = section.text;
-    while (!text.empty()) {
-        const std::size_t end = std::min(text.find('\n'), text.size());
-        const std::string line = key_of_line(std::string(text.substr(0, end)));
+    for (const std::string_view text : split(section.text, '\n')) {
+        const std::string line = key_of_line(std::string(text));
         key += line.empty() ? "" : "\n" + line;
-        text.remove_prefix(std::min(end + 1, text.size()));
     }
     return key;
 }
@@ -114,13 +92,10 @@ std::string key_of(const Section& section) {
 /// Without command lines, which may have secrets, and empty lines at both ends.
 std::string shown_lines(std::string_view text) {
     std::string shown;
-    while (!text.empty()) {
-        const std::size_t end = std::min(text.find('\n'), text.size());
-        const std::string_view line = text.substr(0, end);
+    for (const std::string_view line : split(text, '\n')) {
         if (!line.starts_with("  command ") && (!line.empty() || !shown.empty())) {
             shown += std::string(line) + "\n";
         }
-        text.remove_prefix(std::min(end + 1, text.size()));
     }
     shown.erase(shown.find_last_not_of('\n') + 1);
     return shown;

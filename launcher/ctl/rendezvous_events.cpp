@@ -83,6 +83,12 @@ Result<std::string> token_to_show(const RendezvousAsked& asked) {
     return is_operator ? rdzv::order_token_of(*read) : rdzv::http_token_of(*read);
 }
 
+std::string in_query(const std::string& text) {
+    return boost::urls::encode(text, boost::urls::unreserved_chars);
+}
+
+}  // namespace
+
 Result<void> show_from_any(const RendezvousAsked& asked, const std::string& target,
                            std::FILE* out) {
     const Result<std::string> token = token_to_show(asked);
@@ -99,17 +105,8 @@ Result<void> show_from_any(const RendezvousAsked& asked, const std::string& targ
     return shown;
 }
 
-std::string in_query(const std::string& text) {
-    return boost::urls::encode(text, boost::urls::unreserved_chars);
-}
-
-}  // namespace
-
-Result<void> show_rendezvous_events(const RendezvousEventsOptions& options, std::FILE* out) {
-    const std::string target =
-        fmt::format("/events?job={}&from={}&follow={}", in_query(options.job), options.from,
-                    options.follows ? 1 : 0);
-    return show_from_any(options.asked, target, out);
+std::string events_target(const std::string& job, std::uint64_t from, bool follows) {
+    return fmt::format("/events?job={}&from={}&follow={}", in_query(job), from, follows ? 1 : 0);
 }
 
 std::string logs_target(const std::string& job, const LogsQuestion& logs) {
@@ -124,10 +121,6 @@ std::string logs_target(const std::string& job, const LogsQuestion& logs) {
         target += fmt::format("&lines={}", *logs.last_lines);
     }
     return logs.pattern.empty() ? target : target + "&grep=" + in_query(logs.pattern);
-}
-
-Result<void> show_rendezvous_logs(const RendezvousLogsOptions& options, std::FILE* out) {
-    return show_from_any(options.asked, logs_target(options.job, options.logs), out);
 }
 
 }  // namespace ddprun::launcher

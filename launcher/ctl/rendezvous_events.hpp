@@ -21,29 +21,16 @@ struct RendezvousAsked {
     std::string operator_secret_file;  ///< what is derived from it is shown
 };
 
-struct RendezvousEventsOptions {
-    RendezvousAsked asked;
-    std::string job;         ///< empty: the only one there
-    std::uint64_t from = 1;  ///< the first event that is wanted
-    bool follows = false;    ///< until the run is over
-};
+/// Writes the answer of the first rendezvous that decides to GET `target` to `out`, as it comes.
+[[nodiscard]] Result<void> show_from_any(const RendezvousAsked& asked, const std::string& target,
+                                         std::FILE* out);
 
-/// Writes what the rendezvous tells of a job (docs/events.md) to `out`, an event a line. Blocks.
-[[nodiscard]] Result<void> show_rendezvous_events(const RendezvousEventsOptions& options,
-                                                  std::FILE* out);
+/// What is asked for the events of a job (docs/events.md) from number `from` on, a line each;
+/// `job`: empty: the only one there; `follows`: until the run is over.
+[[nodiscard]] std::string events_target(const std::string& job, std::uint64_t from, bool follows);
 
-struct RendezvousLogsOptions {
-    RendezvousAsked asked;
-    std::string job;    ///< as above
-    LogsQuestion logs;  ///< at most one of its ranks
-};
-
-/// Writes what the workers of all nodes of a job have written to `out`, in lines behind
-/// `[rank host] `. Blocks.
-[[nodiscard]] Result<void> show_rendezvous_logs(const RendezvousLogsOptions& options,
-                                                std::FILE* out);
-
-/// What is asked for it, of a rendezvous or of a run.
+/// What is asked, of a rendezvous or of a run, for what the workers of all nodes of a job have
+/// written, in lines behind `[rank host] `. `logs`: at most one of its ranks counts.
 [[nodiscard]] std::string logs_target(const std::string& job, const LogsQuestion& logs);
 
 }  // namespace ddprun::launcher

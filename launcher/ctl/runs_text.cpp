@@ -1,8 +1,10 @@
 #include "launcher/ctl/runs_text.hpp"
 
+#include <array>
 #include <ctime>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -10,6 +12,7 @@
 
 #include "base/printable.hpp"
 #include "launcher/ctl/text_table.hpp"
+#include "rendezvous/wire/message_fields.hpp"
 
 namespace ddprun::launcher {
 
@@ -30,35 +33,21 @@ std::string run_time_text(std::optional<Milliseconds> time) {
     return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(seconds));
 }
 
-std::string_view run_state_text(RunState state) {
-    switch (state) {
-        case RunState::Held:
-            return "running";
-        case RunState::Over:
-            return "over";
-        case RunState::Dead:
-            return "killed";
-        case RunState::Elsewhere:
-            return "elsewhere";
-        case RunState::Unclear:
-            return "unclear";
-    }
-    return "?";
-}
+constexpr std::array<std::pair<std::string_view, RunState>, 5> kRunStateNames = {{
+    {"running", RunState::Held},
+    {"over", RunState::Over},
+    {"killed", RunState::Dead},
+    {"elsewhere", RunState::Elsewhere},
+    {"unclear", RunState::Unclear},
+}};
 
 /// Of one that only its own machine knows of: which one that is.
 std::string ended_text(const FoundRun& run) {
-    switch (run.state) {
-        case RunState::Over:
-            return run_time_text(run.note.ended);
-        case RunState::Elsewhere:
-            return "? on " + printable(run.note.hostname, kHostColumns);
-        case RunState::Held:
-        case RunState::Dead:
-        case RunState::Unclear:
-            break;
+    if (run.state == RunState::Over) {
+        return run_time_text(run.note.ended);
     }
-    return std::string(run_state_text(run.state));
+    return run.state == RunState::Elsewhere ? "? on " + printable(run.note.hostname, kHostColumns)
+                                            : std::string(rdzv::word_of(run.state, kRunStateNames));
 }
 
 TableRow row_of_run(const FoundRun& run) {
@@ -88,7 +77,7 @@ std::string runs_json(const std::vector<FoundRun>& runs) {
         using nlohmann::ordered_json;
         ordered_json object = agent::run_note_json(run.note);
         object["run"] = run.path;
-        object["state"] = run_state_text(run.state);
+        object["state"] = rdzv::word_of(run.state, kRunStateNames);
         text += object.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
     }
     return text;

@@ -1,6 +1,7 @@
 #include "launcher/doctor/checks.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
@@ -22,7 +23,15 @@ constexpr int kOutgoingPortsGood = 10'000;
 constexpr std::uint64_t kGpuMemoryUsedGood = std::uint64_t{2} << 30;
 
 Finding unknown(std::string_view check, std::string what) {
-    return {.check = check, .result = CheckResult::Unknown, .what = std::move(what), .todo = {}};
+    return {check, CheckResult::Unknown, std::move(what), {}};
+}
+
+Finding good(std::string_view check, std::string what) {
+    return {check, CheckResult::Good, std::move(what), {}};
+}
+
+Finding doubtful(std::string_view check, std::string what, std::string todo) {
+    return {check, CheckResult::Doubtful, std::move(what), std::move(todo)};
 }
 
 Finding check_open_files(const MachineFacts& facts) {
@@ -30,11 +39,8 @@ Finding check_open_files(const MachineFacts& facts) {
     if (!facts.open_files || !facts.open_files_most) {
         return unknown(kName, "the limit cannot be read");
     }
-    Finding finding{.check = kName,
-                    .result = CheckResult::Good,
-                    .what = fmt::format("a worker may open {}, ddprun {}", *facts.open_files,
-                                        *facts.open_files_most),
-                    .todo = {}};
+    Finding finding = good(kName, fmt::format("a worker may open {}, ddprun {}", *facts.open_files,
+                                              *facts.open_files_most));
     if (*facts.open_files < kOpenFilesGood) {
         finding.result =
             *facts.open_files < kOpenFilesBad ? CheckResult::Bad : CheckResult::Doubtful;
@@ -50,13 +56,12 @@ Finding check_backlog(const MachineFacts& facts) {
     if (!facts.listen_backlog) {
         return unknown(kName, "net.core.somaxconn cannot be read");
     }
-    const bool is_good = *facts.listen_backlog >= kBacklogGood;
-    return {.check = kName,
-            .result = is_good ? CheckResult::Good : CheckResult::Doubtful,
-            .what = fmt::format("net.core.somaxconn is {}", *facts.listen_backlog),
-            .todo = is_good ? ""
-                            : "so many workers can reach the store of the first node at once: "
-                              "sysctl net.core.somaxconn=4096"};
+    std::string what = fmt::format("net.core.somaxconn is {}", *facts.listen_backlog);
+    return *facts.listen_backlog >= kBacklogGood
+               ? good(kName, std::move(what))
+               : doubtful(kName, std::move(what),
+                          "so many workers can reach the store of the first node at once: sysctl "
+                          "net.core.somaxconn=4096");
 }
 
 Finding check_shared_memory(const MachineFacts& facts) {
@@ -66,23 +71,20 @@ Finding check_shared_memory(const MachineFacts& facts) {
     }
     const std::uint64_t bytes = *facts.shared_memory_bytes;
     const std::uint64_t free = facts.shared_memory_free_bytes.value_or(bytes);
-    Finding finding{.check = kName,
-                    .result = CheckResult::Good,
-                    .what = fmt::format("/dev/shm has {} MiB, {} MiB of it free", bytes / kMebibyte,
-                                        free / kMebibyte),
-                    .todo = {}};
     if (bytes == 0) {
-        finding.result = CheckResult::Bad;
-        finding.what = "there is no /dev/shm";
-        finding.todo = "data loaders and NCCL need it: mount a tmpfs there";
-    } else if (free < kSharedMemoryGood) {
-        finding.result = CheckResult::Doubtful;
-        finding.todo = bytes < kSharedMemoryGood
-                           ? "data loaders and NCCL die of SIGBUS when it is full: start the "
-                             "container with --shm-size=8g or --ipc=host"
-                           : "somebody has left files there: ls -l /dev/shm";
+        return {kName, CheckResult::Bad, "there is no /dev/shm",
+                "data loaders and NCCL need it: mount a tmpfs there"};
     }
-    return finding;
+    std::string what =
+        fmt::format("/dev/shm has {} MiB, {} MiB of it free", bytes / kMebibyte, free / kMebibyte);
+    if (free >= kSharedMemoryGood) {
+        return good(kName, std::move(what));
+    }
+    return doubtful(kName, std::move(what),
+                    bytes < kSharedMemoryGood
+                        ? "data loaders and NCCL die of SIGBUS when it is full: start the "
+                          "container with --shm-size=8g or --ipc=host"
+                        : "somebody has left files there: ls -l /dev/shm");
 }
 
 /// What --warm prepares standbys by.
@@ -95,15 +97,14 @@ Finding check_memory(const MachineFacts& facts) {
     const std::uint64_t kept = facts.memory->total / 100 * reserve;
     const std::uint64_t room = facts.memory->free - std::min(facts.memory->free, kept);
     const std::uint64_t standbys = room / agent::kStandbyWithTorchBytes;
-    return {.check = kName,
-            .result = standbys == 0 ? CheckResult::Doubtful : CheckResult::Good,
-            .what = fmt::format(
-                "{} of {} MiB are free: room for {} standbys of --warm with torch, {} MiB each",
-                facts.memory->free / kMebibyte, facts.memory->total / kMebibyte, standbys,
-                agent::kStandbyWithTorchBytes / kMebibyte),
-            .todo = standbys == 0 ? "workers may be killed for memory, and --warm auto prepares no "
-                                    "standby: see what has it, or raise the limit of the container"
-                                  : ""};
+    std::string what =
+        fmt::format("{} of {} MiB are free: room for {} standbys of --warm with torch, {} MiB each",
+                    facts.memory->free / kMebibyte, facts.memory->total / kMebibyte, standbys,
+                    agent::kStandbyWithTorchBytes / kMebibyte);
+    return standbys > 0 ? good(kName, std::move(what))
+                        : doubtful(kName, std::move(what),
+                                   "workers may be killed for memory, and --warm auto prepares no "
+                                   "standby: see what has it, or raise the limit of the container");
 }
 
 Finding check_clock(const MachineFacts& facts) {
@@ -112,16 +113,10 @@ Finding check_clock(const MachineFacts& facts) {
         return unknown(kName, "the kernel does not tell whether it is synchronised");
     }
     return *facts.is_clock_synchronised
-               ? Finding{.check = kName,
-                         .result = CheckResult::Good,
-                         .what = "synchronised",
-                         .todo = {}}
-               : Finding{.check = kName,
-                         .result = CheckResult::Doubtful,
-                         .what = "not synchronised",
-                         .todo =
-                             "times in logs of several nodes will not compare, and "
-                             "certificates may be refused: run chrony or ntp"};
+               ? good(kName, "synchronised")
+               : doubtful(kName, "not synchronised",
+                          "times in logs of several nodes will not compare, and certificates may "
+                          "be refused: run chrony or ntp");
 }
 
 bool is_loopback(const std::string& address) {
@@ -129,40 +124,36 @@ bool is_loopback(const std::string& address) {
 }
 
 Finding check_interfaces(const MachineFacts& facts) {
+    constexpr std::string_view kName = "interfaces";
     std::string names;
-    for (const InterfaceFact& interface : facts.interfaces) {
-        if (!interface.is_loopback) {
-            names += fmt::format("{}{} {}", names.empty() ? "" : ", ", interface.name,
-                                 interface.address);
+    for (const NetworkInterface& interface : facts.interfaces) {
+        for (const std::string& address : interface.addresses) {
+            if (interface.is_up && !interface.is_loopback) {
+                names += fmt::format("{}{} {}", names.empty() ? "" : ", ", interface.name, address);
+            }
         }
     }
-    if (names.empty()) {
-        return {.check = "interfaces",
-                .result = CheckResult::Doubtful,
-                .what = "none is up but loopback",
-                .todo = "no other node can reach this one; a single node is all that works"};
-    }
-    return {.check = "interfaces", .result = CheckResult::Good, .what = names, .todo = {}};
+    return !names.empty()
+               ? good(kName, names)
+               : doubtful(kName, "none is up but loopback",
+                          "no other node can reach this one; a single node is all that works");
 }
 
 /// PyTorch's Gloo binds to what the host's name resolves to: to loopback no other node connects.
 Finding check_hostname(const MachineFacts& facts) {
     constexpr std::string_view kName = "host name";
     if (facts.hostname_addresses.empty()) {
-        return {.check = kName,
-                .result = CheckResult::Doubtful,
-                .what = fmt::format("{} does not resolve", facts.hostname),
-                .todo = "Gloo looks for it: add it to /etc/hosts, or set GLOO_SOCKET_IFNAME"};
+        return doubtful(kName, fmt::format("{} does not resolve", facts.hostname),
+                        "Gloo looks for it: add it to /etc/hosts, or set GLOO_SOCKET_IFNAME");
     }
     const bool is_reachable =
         !std::all_of(facts.hostname_addresses.begin(), facts.hostname_addresses.end(), is_loopback);
-    return {.check = kName,
-            .result = is_reachable ? CheckResult::Good : CheckResult::Doubtful,
-            .what = fmt::format("{} resolves to {}", facts.hostname,
-                                fmt::join(facts.hostname_addresses, ", ")),
-            .todo = is_reachable ? ""
-                                 : "with several nodes Gloo would wait there for the others: set "
-                                   "GLOO_SOCKET_IFNAME, or its line in /etc/hosts"};
+    std::string what =
+        fmt::format("{} resolves to {}", facts.hostname, fmt::join(facts.hostname_addresses, ", "));
+    return is_reachable ? good(kName, std::move(what))
+                        : doubtful(kName, std::move(what),
+                                   "with several nodes Gloo would wait there for the others: set "
+                                   "GLOO_SOCKET_IFNAME, or its line in /etc/hosts");
 }
 
 Finding check_cpus(const MachineFacts& facts) {
@@ -170,11 +161,8 @@ Finding check_cpus(const MachineFacts& facts) {
     if (!facts.cpus_allowed || !facts.cpus_present) {
         return unknown(kName, "their number cannot be read");
     }
-    Finding finding{
-        .check = kName,
-        .result = CheckResult::Good,
-        .what = fmt::format("{} of {} may be used", *facts.cpus_allowed, *facts.cpus_present),
-        .todo = {}};
+    Finding finding =
+        good(kName, fmt::format("{} of {} may be used", *facts.cpus_allowed, *facts.cpus_present));
     if (*facts.cpus_allowed < *facts.cpus_present) {
         finding.result = CheckResult::Doubtful;
         finding.todo =
@@ -196,18 +184,11 @@ Finding check_cgroups(const MachineFacts& facts) {
     if (!facts.cgroup_refusal) {
         return unknown(kName, "not tried");
     }
-    if (facts.cgroup_refusal->empty()) {
-        return {.check = kName,
-                .result = CheckResult::Good,
-                .what = "one can be made for the workers",
-                .todo = {}};
-    }
-    return {.check = kName,
-            .result = CheckResult::Doubtful,
-            .what = *facts.cgroup_refusal,
-            .todo =
-                "the keeper alone contains the workers; systemd-run --user --scope -p "
-                "Delegate=yes gives a cgroup"};
+    return facts.cgroup_refusal->empty()
+               ? good(kName, "one can be made for the workers")
+               : doubtful(kName, *facts.cgroup_refusal,
+                          "the keeper alone contains the workers; systemd-run --user --scope -p "
+                          "Delegate=yes gives a cgroup");
 }
 
 /// Only who asks for one needs it.
@@ -216,14 +197,12 @@ Finding check_namespaces(const MachineFacts& facts) {
     if (!facts.namespace_refusal) {
         return unknown(kName, "not tried");
     }
-    return {.check = kName,
-            .result = CheckResult::Good,
-            .what = facts.namespace_refusal->empty()
-                        ? "--containment pid-namespace can be had"
-                        : fmt::format("--containment pid-namespace cannot be had, nothing else "
-                                      "needs one: {}",
-                                      *facts.namespace_refusal),
-            .todo = {}};
+    return good(
+        kName,
+        facts.namespace_refusal->empty()
+            ? "--containment pid-namespace can be had"
+            : fmt::format("--containment pid-namespace cannot be had, nothing else needs one: {}",
+                          *facts.namespace_refusal));
 }
 
 Finding check_ports(const MachineFacts& facts) {
@@ -232,58 +211,47 @@ Finding check_ports(const MachineFacts& facts) {
         return unknown(kName, "which are free cannot be read");
     }
     const bool is_free = *facts.is_rendezvous_port_free;
-    Finding finding{
-        .check = kName,
-        .result = is_free ? CheckResult::Good : CheckResult::Doubtful,
-        .what = fmt::format("{} for outgoing connections; {}, where nodes meet, is {}",
-                            *facts.outgoing_ports, kRendezvousPort, is_free ? "free" : "taken"),
-        .todo = {}};
-    if (!is_free) {
-        finding.todo =
-            "fine if that is a rendezvous of yours (ss -ltnp tells); else --rdzv-endpoint "
-            "HOST:PORT";
-    }
+    std::string what =
+        fmt::format("{} for outgoing connections; {}, where nodes meet, is {}",
+                    *facts.outgoing_ports, kRendezvousPort, is_free ? "free" : "taken");
     if (*facts.outgoing_ports < kOutgoingPortsGood) {
-        finding.result = CheckResult::Doubtful;
-        finding.todo =
-            "many ranks open thousands of connections: sysctl -w "
-            "net.ipv4.ip_local_port_range='32768 60999'";
+        return doubtful(kName, std::move(what),
+                        "many ranks open thousands of connections: sysctl -w "
+                        "net.ipv4.ip_local_port_range='32768 60999'");
     }
-    return finding;
+    return is_free ? good(kName, std::move(what))
+                   : doubtful(kName, std::move(what),
+                              "fine if that is a rendezvous of yours (ss -ltnp tells); else "
+                              "--rdzv-endpoint HOST:PORT");
 }
 
-struct GpuFinding {
-    CheckResult result = CheckResult::Good;
-    std::string what;
-    std::string todo;
-};
-
-GpuFinding look_at_gpu(std::size_t index, const GpuHealth& gpu) {
+Finding look_at_gpu(std::string_view check, std::size_t index, const GpuHealth& gpu) {
     if (gpu.uuid.empty()) {
-        return {CheckResult::Bad, fmt::format("GPU {} does not answer", index),
+        return {check, CheckResult::Bad, fmt::format("GPU {} does not answer", index),
                 "look for Xid in dmesg: it has to be reset, or the machine started again"};
     }
     const std::string name = fmt::format("GPU {} ({})", index, gpu.uuid);
     if (gpu.has_failed_remap.value_or(false)) {
-        return {CheckResult::Bad, name + " has bad memory that could not be replaced",
+        return {check, CheckResult::Bad, name + " has bad memory that could not be replaced",
                 "take it out of service"};
     }
     if (gpu.uncorrected_errors.value_or(0) > 0) {
-        return {CheckResult::Bad,
+        return {check, CheckResult::Bad,
                 fmt::format("{} had {} uncorrected memory errors", name, *gpu.uncorrected_errors),
                 "reset it before the next job: nvidia-smi --gpu-reset"};
     }
     if (gpu.has_pending_remap.value_or(false)) {
-        return {CheckResult::Doubtful, name + " has bad memory that a reset will replace",
-                "when it is idle: nvidia-smi --gpu-reset"};
+        return doubtful(check, name + " has bad memory that a reset will replace",
+                        "when it is idle: nvidia-smi --gpu-reset");
     }
     if (gpu.memory_used_bytes.value_or(0) > kGpuMemoryUsedGood) {
-        return {CheckResult::Doubtful,
-                fmt::format("{} has {} of {} MiB in use", name, *gpu.memory_used_bytes / kMebibyte,
-                            gpu.memory_bytes.value_or(0) / kMebibyte),
-                "if no job of yours runs: nvidia-smi lists whose it is"};
+        return doubtful(
+            check,
+            fmt::format("{} has {} of {} MiB in use", name, *gpu.memory_used_bytes / kMebibyte,
+                        gpu.memory_bytes.value_or(0) / kMebibyte),
+            "if no job of yours runs: nvidia-smi lists whose it is");
     }
-    return {};
+    return good(check, {});
 }
 
 Finding check_gpus(const MachineFacts& facts) {
@@ -291,21 +259,16 @@ Finding check_gpus(const MachineFacts& facts) {
     if (!facts.gpus) {
         return unknown(kName, "no driver of NVIDIA tells how they are");
     }
-    Finding worst{.check = kName,
-                  .result = CheckResult::Good,
-                  .what = fmt::format("{}, healthy and not in use", facts.gpus->size()),
-                  .todo = {}};
+    Finding worst = good(kName, fmt::format("{}, healthy and not in use", facts.gpus->size()));
     for (std::size_t i = 0; i < facts.gpus->size(); ++i) {
-        GpuFinding found = look_at_gpu(i, (*facts.gpus)[i]);
+        Finding found = look_at_gpu(kName, i, (*facts.gpus)[i]);
         if (found.result == CheckResult::Good) {
             continue;
         }
         if (worst.result == found.result) {
             worst.what += "; " + found.what;
         } else if (worst.result != CheckResult::Bad) {
-            worst.result = found.result;
-            worst.what = std::move(found.what);
-            worst.todo = std::move(found.todo);
+            worst = std::move(found);
         }
     }
     return worst;
@@ -314,17 +277,8 @@ Finding check_gpus(const MachineFacts& facts) {
 }  // namespace
 
 std::string_view name_of(CheckResult result) {
-    switch (result) {
-        case CheckResult::Good:
-            return "good";
-        case CheckResult::Doubtful:
-            return "doubtful";
-        case CheckResult::Bad:
-            return "bad";
-        case CheckResult::Unknown:
-            break;
-    }
-    return "unknown";
+    constexpr std::array<std::string_view, 4> kNames = {"good", "doubtful", "bad", "unknown"};
+    return kNames.at(static_cast<std::size_t>(result));
 }
 
 std::vector<Finding> check_machine(const MachineFacts& facts) {

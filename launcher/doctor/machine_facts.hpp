@@ -6,16 +6,10 @@
 #include <vector>
 
 #include "base/memory_room.hpp"
+#include "base/network_interface.hpp"
 #include "launcher/surroundings/gpu.hpp"
 
 namespace ddprun::launcher {
-
-/// One address of this machine.
-struct InterfaceFact {
-    std::string name;
-    std::string address;  ///< numeric
-    bool is_loopback = false;
-};
 
 /// What the checks of `ddpctl doctor` look at. What could not be read is none.
 struct MachineFacts {
@@ -25,7 +19,7 @@ struct MachineFacts {
     std::optional<std::uint64_t> shared_memory_bytes;  ///< size of /dev/shm; 0: there is none
     std::optional<std::uint64_t> shared_memory_free_bytes;
     std::optional<bool> is_clock_synchronised;
-    std::vector<InterfaceFact> interfaces;  ///< those that are up
+    std::vector<NetworkInterface> interfaces;
     std::string hostname;
     std::vector<std::string> hostname_addresses;  ///< what it resolves to; empty: nothing
     std::optional<int> cpus_allowed;

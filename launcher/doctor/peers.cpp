@@ -11,10 +11,7 @@ namespace {
 constexpr std::string_view kPeersCheck = "peers";
 
 Finding bad_way(std::string what, std::string todo) {
-    return {.check = kPeersCheck,
-            .result = CheckResult::Bad,
-            .what = std::move(what),
-            .todo = std::move(todo)};
+    return {kPeersCheck, CheckResult::Bad, std::move(what), std::move(todo)};
 }
 
 /// It runs, and something of it has arrived here.
@@ -100,13 +97,13 @@ std::vector<Finding> check_peers(const PeersFacts& facts) {
     }
     if (findings.empty()) {
         findings.push_back(
-            {.check = kPeersCheck,
-             .result = CheckResult::Good,
-             .what = fmt::format("{} and {} other node{} reach each other, at port {} and at ports "
-                                 "that kernels chose",
-                                 facts.self, facts.peers.size(), facts.peers.size() == 1 ? "" : "s",
-                                 facts.port),
-             .todo = {}});
+            {kPeersCheck,
+             CheckResult::Good,
+             fmt::format("{} and {} other node{} reach each other, at port {} and at ports "
+                         "that kernels chose",
+                         facts.self, facts.peers.size(), facts.peers.size() == 1 ? "" : "s",
+                         facts.port),
+             {}});
     }
     return findings;
 }

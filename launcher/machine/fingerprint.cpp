@@ -5,10 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -36,24 +34,6 @@ std::string read_beginning(const std::string& path, const Limits& limits) {
     return fd.get() < 0 ? std::string() : read_part(fd.get(), limits.version_text_bytes_max);
 }
 
-/// Of its size, its beginning and its end: large programs differ there when they are built anew.
-std::string hash_of(const std::string& path, std::size_t end_bytes) {
-    const UniqueFd fd = open_to_read(path);
-    struct stat status {};
-    if (fd.get() < 0 || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-        return {};
-    }
-    const auto size = static_cast<std::uint64_t>(status.st_size);
-    const std::string beginning = read_part(fd.get(), end_bytes);
-    const std::uint64_t rest = size - std::min<std::uint64_t>(size, beginning.size());
-    const std::uint64_t end = std::min<std::uint64_t>(rest, end_bytes);
-    const std::string ending =
-        read_part(fd.get(), static_cast<std::size_t>(end), static_cast<off_t>(size - end));
-    std::uint64_t hash = XXH64(beginning.data(), beginning.size(), size);
-    hash = XXH64(ending.data(), ending.size(), hash);
-    return fmt::format("{:016x}", hash);
-}
-
 /// What follows `before`, without blanks and quotes around it, up to the end of the line.
 std::string word_after(std::string_view text, std::string_view before) {
     const std::size_t found = text.find(before);
@@ -69,9 +49,13 @@ std::string word_after(std::string_view text, std::string_view before) {
                : std::string(word.substr(begin, word.find_first_of(kAround, begin) - begin));
 }
 
-bool is_version(std::string_view name) {
-    return !name.empty() && name.find_first_not_of("0123456789.") == std::string_view::npos &&
-           name.find('.') != std::string_view::npos;
+/// "python3.11", "pypy3.10".
+bool has_version(std::string_view name) {
+    const std::string_view version =
+        name.substr(std::min(name.find_first_of("0123456789"), name.size()));
+    return (name.starts_with("python") || name.starts_with("pypy")) &&
+           version.find('.') != std::string_view::npos &&
+           version.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 
 /// An interpreter, as far as its name and folders tell.
@@ -88,9 +72,7 @@ std::string library_name(const std::string& prefix) {
     std::error_code error;
     for (const fs::directory_entry& entry : fs::directory_iterator(prefix + "/lib", error)) {
         const std::string name = entry.path().filename().string();
-        const std::size_t digit = name.find_first_of("0123456789");
-        if ((name.starts_with("python") || name.starts_with("pypy")) &&
-            digit != std::string::npos && is_version(std::string_view(name).substr(digit))) {
+        if (has_version(name)) {
             if (!found.empty()) {
                 return {};
             }
@@ -115,11 +97,7 @@ Interpreter interpreter_at(const std::string& python, const Limits& limits) {
         found.sees_both = word_after(settings, "include-system-site-packages") == "true";
     }
     const std::string file = real.filename().string();
-    const std::size_t digit = file.find_first_of("0123456789");
-    const bool tells = digit != std::string::npos &&
-                       is_version(std::string_view(file).substr(digit)) &&
-                       (file.starts_with("python") || file.starts_with("pypy"));
-    found.name = tells ? file : library_name(found.own);
+    found.name = has_version(file) ? file : library_name(found.own);
     return found;
 }
 
@@ -174,8 +152,23 @@ std::string as_name(std::string text, const Limits& limits) {
 
 }  // namespace
 
+/// Of its size, its beginning and its end: large programs differ there when they are built anew.
 std::string hash_of_program(const std::string& path, const Limits& limits) {
-    return hash_of(path, limits.program_hash_bytes_max);
+    const std::size_t end_bytes = limits.program_hash_bytes_max;
+    const UniqueFd fd = open_to_read(path);
+    struct stat status {};
+    if (fd.get() < 0 || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+        return {};
+    }
+    const auto size = static_cast<std::uint64_t>(status.st_size);
+    const std::string beginning = read_part(fd.get(), end_bytes);
+    const std::uint64_t rest = size - std::min<std::uint64_t>(size, beginning.size());
+    const std::uint64_t end = std::min<std::uint64_t>(rest, end_bytes);
+    const std::string ending =
+        read_part(fd.get(), static_cast<std::size_t>(end), static_cast<off_t>(size - end));
+    std::uint64_t hash = XXH64(beginning.data(), beginning.size(), size);
+    hash = XXH64(ending.data(), ending.size(), hash);
+    return fmt::format("{:016x}", hash);
 }
 
 rdzv::Fingerprint read_fingerprint(const FingerprintPlaces& places, const Limits& limits) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <utility>
 
 #include <fmt/format.h>
 #include <hwloc.h>

@@ -19,6 +19,7 @@ namespace {
 constexpr int kSuccess = 0;
 constexpr int kNotFound = 6;
 constexpr int kTooSmall = 7;
+constexpr int kMissing = 13;  // the function
 constexpr unsigned kMigIsOn = 1;
 constexpr int kUncorrected = 1;
 constexpr int kSinceDriverLoad = 0;
@@ -67,33 +68,27 @@ struct ProcessSample {
     unsigned decoder;
 };
 
+/// One function of the driver's library; an older library may lack it.
+template <typename... Arguments>
+class LibraryFunction {
+public:
+    LibraryFunction(void* library, const char* name)
+        : function_(library == nullptr ? nullptr
+                                       : reinterpret_cast<Pointer>(::dlsym(library, name))) {}
+
+    int operator()(Arguments... arguments) const {
+        return function_ == nullptr ? kMissing : function_(arguments...);
+    }
+
+private:
+    using Pointer = int (*)(Arguments...);
+    Pointer function_;
+};
+
 /// Never linked: machines without a driver do not have it.
 class Nvml {
 public:
-    Nvml() : library_(::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
-        if (!library_) {
-            return;
-        }
-        find(start_, "nvmlInit_v2");
-        find(stop_, "nvmlShutdown");
-        find(count_, "nvmlDeviceGetCount_v2");
-        find(handle_, "nvmlDeviceGetHandleByIndex_v2");
-        find(uuid_, "nvmlDeviceGetUUID");
-        find(pci_info_, "nvmlDeviceGetPciInfo_v3");
-        find(mig_mode_, "nvmlDeviceGetMigMode");
-        find(mig_count_, "nvmlDeviceGetMaxMigDeviceCount");
-        find(mig_handle_, "nvmlDeviceGetMigDeviceHandleByIndex");
-        find(memory_errors_, "nvmlDeviceGetTotalEccErrors");
-        find(remapped_rows_, "nvmlDeviceGetRemappedRows");
-        find(memory_, "nvmlDeviceGetMemoryInfo");
-        find(computing_, "nvmlDeviceGetComputeRunningProcesses_v2");
-        find(drawing_, "nvmlDeviceGetGraphicsRunningProcesses_v2");
-        find(sharing_, "nvmlDeviceGetMPSComputeRunningProcesses_v2");
-        find(rates_, "nvmlDeviceGetUtilizationRates");
-        find(power_, "nvmlDeviceGetPowerUsage");
-        find(samples_, "nvmlDeviceGetProcessUtilization");
-        is_started_ = start_ != nullptr && stop_ != nullptr && start_() == kSuccess;
-    }
+    Nvml() : is_started_(start_() == kSuccess) {}
     ~Nvml() {
         if (is_started_) {
             stop_();
@@ -104,28 +99,29 @@ public:
 
     [[nodiscard]] std::optional<unsigned> count() const {
         unsigned found = 0;
-        const bool is_counted = is_started_ && count_ != nullptr && count_(&found) == kSuccess;
+        const bool is_counted = is_started_ && count_(&found) == kSuccess;
         return is_counted ? std::optional{found} : std::nullopt;
     }
 
-    /// What cannot be asked stays empty: the GPU is there all the same.
-    [[nodiscard]] Gpu gpu(unsigned index) const {
-        Gpu gpu;
+    /// Null: it does not answer.
+    [[nodiscard]] Device device(unsigned index) const {
         Device device = nullptr;
-        if (handle_ == nullptr || handle_(index, &device) != kSuccess) {
-            return gpu;
-        }
+        return handle_(index, &device) == kSuccess ? device : nullptr;
+    }
+
+    /// What cannot be asked stays empty: the GPU is there all the same.
+    [[nodiscard]] Gpu gpu(Device device) const {
+        Gpu gpu;
         gpu.uuid = uuid_of(device);
         PciInfo pci{};
-        if (pci_info_ != nullptr && pci_info_(device, &pci) == kSuccess) {
+        if (pci_info_(device, &pci) == kSuccess) {
             gpu.pci_address =
                 fmt::format("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
         }
         unsigned mode = 0;
         unsigned pending = 0;
         unsigned most = 0;
-        if (mig_mode_ == nullptr || mig_count_ == nullptr || mig_handle_ == nullptr ||
-            mig_mode_(device, &mode, &pending) != kSuccess || mode != kMigIsOn ||
+        if (mig_mode_(device, &mode, &pending) != kSuccess || mode != kMigIsOn ||
             mig_count_(device, &most) != kSuccess) {
             return gpu;
         }
@@ -138,102 +134,81 @@ public:
         return gpu;
     }
 
-    [[nodiscard]] GpuHealth health(unsigned index) const {
+    [[nodiscard]] GpuHealth health(Device device) const {
         GpuHealth health;
-        Device device = nullptr;
-        if (handle_ == nullptr || handle_(index, &device) != kSuccess) {
-            return health;
-        }
         health.uuid = uuid_of(device);
         unsigned long long errors = 0;
-        if (memory_errors_ != nullptr &&
-            memory_errors_(device, kUncorrected, kSinceDriverLoad, &errors) == kSuccess) {
+        if (memory_errors_(device, kUncorrected, kSinceDriverLoad, &errors) == kSuccess) {
             health.uncorrected_errors = errors;
         }
         unsigned corrected = 0;
         unsigned uncorrected = 0;
         unsigned pending = 0;
         unsigned failed = 0;
-        if (remapped_rows_ != nullptr &&
-            remapped_rows_(device, &corrected, &uncorrected, &pending, &failed) == kSuccess) {
+        if (remapped_rows_(device, &corrected, &uncorrected, &pending, &failed) == kSuccess) {
             health.has_pending_remap = pending != 0;
             health.has_failed_remap = failed != 0;
         }
-        if (const std::optional<Memory> memory = memory_of(device)) {
-            health.memory_bytes = memory->total;
-            health.memory_used_bytes = memory->used;
+        Memory memory{};
+        if (memory_(device, &memory) == kSuccess) {
+            health.memory_bytes = memory.total;
+            health.memory_used_bytes = memory.used;
         }
         return health;
     }
 
     template <typename IsSuspect>
-    [[nodiscard]] GpuMemoryUse memory_use(unsigned index, const IsSuspect& is_suspect) const {
+    [[nodiscard]] GpuMemoryUse memory_use(Device device, unsigned index,
+                                          const IsSuspect& is_suspect) const {
         GpuMemoryUse use;
-        Device device = nullptr;
-        if (handle_ == nullptr || handle_(index, &device) != kSuccess) {
+        Memory memory{};
+        if (memory_(device, &memory) != kSuccess) {
             return use;
         }
-        const std::optional<Memory> memory = memory_of(device);
-        if (!memory) {
-            return use;
-        }
-        use.bytes = memory->used;
-        if (is_suspect(index, memory->used)) {
-            for (const ListProcesses list : {computing_, drawing_, sharing_}) {
-                add_holders(list, device, use.holders);
+        use.bytes = memory.used;
+        if (is_suspect(index, memory.used)) {
+            for (const ListProcesses* list : {&computing_, &drawing_, &sharing_}) {
+                add_holders(*list, device, use.holders);
             }
         }
         return use;
     }
 
-    [[nodiscard]] GpuWork work(unsigned index) const {
+    [[nodiscard]] GpuWork work(Device device) const {
         GpuWork work;
-        Device device = nullptr;
-        if (handle_ == nullptr || handle_(index, &device) != kSuccess) {
-            return work;
-        }
         Rates rates{};
-        if (rates_ != nullptr && rates_(device, &rates) == kSuccess) {
+        if (rates_(device, &rates) == kSuccess) {
             work.percent = rates.gpu;
         }
-        if (const std::optional<Memory> memory = memory_of(device)) {
-            work.bytes = memory->used;
-            work.total_bytes = memory->total;
+        Memory memory{};
+        if (memory_(device, &memory) == kSuccess) {
+            work.bytes = memory.used;
+            work.total_bytes = memory.total;
         }
         unsigned milliwatts = 0;
-        if (power_ != nullptr && power_(device, &milliwatts) == kSuccess) {
+        if (power_(device, &milliwatts) == kSuccess) {
             work.milliwatts = milliwatts;
         }
         add_holders(computing_, device, work.holders);
         return work;
     }
 
-    [[nodiscard]] GpuUse use(unsigned index, std::uint64_t since) const {
+    [[nodiscard]] GpuUse use(Device device, std::uint64_t since) const {
         GpuUse use;
-        Device device = nullptr;
-        if (handle_ == nullptr || handle_(index, &device) != kSuccess) {
-            return use;
-        }
         use.pids = users_of(device, since);
         Rates rates{};
-        use.is_memory_used =
-            rates_ != nullptr && rates_(device, &rates) == kSuccess && rates.memory > 0;
+        use.is_memory_used = rates_(device, &rates) == kSuccess && rates.memory > 0;
         return use;
     }
 
 private:
-    using ListProcesses = int (*)(Device, unsigned*, ProcessInfo*);
-
-    [[nodiscard]] std::optional<Memory> memory_of(Device device) const {
-        Memory memory{};
-        const bool is_told = memory_ != nullptr && memory_(device, &memory) == kSuccess;
-        return is_told ? std::optional{memory} : std::nullopt;
-    }
+    using ListProcesses = LibraryFunction<Device, unsigned*, ProcessInfo*>;
 
     /// One that computes and draws is listed twice, with all of its memory.
-    static void add_holders(ListProcesses list, Device device, std::vector<GpuHolder>& holders) {
+    static void add_holders(const ListProcesses& list, Device device,
+                            std::vector<GpuHolder>& holders) {
         unsigned count = 0;
-        const int result = list == nullptr ? kNotFound : list(device, &count, nullptr);
+        const int result = list(device, &count, nullptr);
         if (result != kTooSmall && result != kSuccess) {
             return;
         }
@@ -258,9 +233,8 @@ private:
     [[nodiscard]] std::optional<std::vector<int>> users_of(Device device,
                                                            std::uint64_t since) const {
         unsigned count = 0;
-        int result = samples_ == nullptr ? kTooSmall : samples_(device, nullptr, &count, since);
-        if (samples_ == nullptr ||
-            (result != kTooSmall && result != kNotFound && result != kSuccess)) {
+        int result = samples_(device, nullptr, &count, since);
+        if (result != kTooSmall && result != kNotFound && result != kSuccess) {
             return std::nullopt;
         }
         std::vector<ProcessSample> samples(std::min(count, kMostListed) + kMoreListed);
@@ -279,52 +253,55 @@ private:
         return pids;
     }
 
-    template <typename Function>
-    void find(Function& function, const char* name) {
-        function = reinterpret_cast<Function>(::dlsym(library_.get(), name));
-    }
-
     [[nodiscard]] std::string uuid_of(Device device) const {
         Uuid text{};
-        const bool is_told =
-            uuid_ != nullptr && uuid_(device, text.data(), text.size()) == kSuccess;
+        const bool is_told = uuid_(device, text.data(), text.size()) == kSuccess;
         text.back() = '\0';
         return is_told ? std::string{text.data()} : std::string{};
     }
 
-    std::unique_ptr<void, LibraryClose> library_;
-    bool is_started_ = false;
-    int (*start_)() = nullptr;
-    int (*stop_)() = nullptr;
-    int (*count_)(unsigned*) = nullptr;
-    int (*handle_)(unsigned, Device*) = nullptr;
-    int (*uuid_)(Device, char*, unsigned) = nullptr;
-    int (*pci_info_)(Device, PciInfo*) = nullptr;
-    int (*mig_mode_)(Device, unsigned*, unsigned*) = nullptr;
-    int (*mig_count_)(Device, unsigned*) = nullptr;
-    int (*mig_handle_)(Device, unsigned, Device*) = nullptr;
-    int (*memory_errors_)(Device, int, int, unsigned long long*) = nullptr;
-    int (*remapped_rows_)(Device, unsigned*, unsigned*, unsigned*, unsigned*) = nullptr;
-    int (*memory_)(Device, Memory*) = nullptr;
-    ListProcesses computing_ = nullptr;
-    ListProcesses drawing_ = nullptr;
-    ListProcesses sharing_ = nullptr;
-    int (*rates_)(Device, Rates*) = nullptr;
-    int (*power_)(Device, unsigned*) = nullptr;
-    int (*samples_)(Device, ProcessSample*, unsigned*, unsigned long long) = nullptr;
+    const std::unique_ptr<void, LibraryClose> library_{
+        ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)};
+    void* const in_ = library_.get();
+    const LibraryFunction<> start_{in_, "nvmlInit_v2"};
+    const LibraryFunction<> stop_{in_, "nvmlShutdown"};
+    const LibraryFunction<unsigned*> count_{in_, "nvmlDeviceGetCount_v2"};
+    const LibraryFunction<unsigned, Device*> handle_{in_, "nvmlDeviceGetHandleByIndex_v2"};
+    const LibraryFunction<Device, char*, unsigned> uuid_{in_, "nvmlDeviceGetUUID"};
+    const LibraryFunction<Device, PciInfo*> pci_info_{in_, "nvmlDeviceGetPciInfo_v3"};
+    const LibraryFunction<Device, unsigned*, unsigned*> mig_mode_{in_, "nvmlDeviceGetMigMode"};
+    const LibraryFunction<Device, unsigned*> mig_count_{in_, "nvmlDeviceGetMaxMigDeviceCount"};
+    const LibraryFunction<Device, unsigned, Device*> mig_handle_{
+        in_, "nvmlDeviceGetMigDeviceHandleByIndex"};
+    const LibraryFunction<Device, int, int, unsigned long long*> memory_errors_{
+        in_, "nvmlDeviceGetTotalEccErrors"};
+    const LibraryFunction<Device, unsigned*, unsigned*, unsigned*, unsigned*> remapped_rows_{
+        in_, "nvmlDeviceGetRemappedRows"};
+    const LibraryFunction<Device, Memory*> memory_{in_, "nvmlDeviceGetMemoryInfo"};
+    const ListProcesses computing_{in_, "nvmlDeviceGetComputeRunningProcesses_v2"};
+    const ListProcesses drawing_{in_, "nvmlDeviceGetGraphicsRunningProcesses_v2"};
+    const ListProcesses sharing_{in_, "nvmlDeviceGetMPSComputeRunningProcesses_v2"};
+    const LibraryFunction<Device, Rates*> rates_{in_, "nvmlDeviceGetUtilizationRates"};
+    const LibraryFunction<Device, unsigned*> power_{in_, "nvmlDeviceGetPowerUsage"};
+    const LibraryFunction<Device, ProcessSample*, unsigned*, unsigned long long> samples_{
+        in_, "nvmlDeviceGetProcessUtilization"};
+    const bool is_started_;
 };
 
-/// What `ask`, called with the driver and a number, answers of each GPU.
+/// What `ask`, called with the driver, a GPU and its number, answers of each; nothing of one that
+/// cannot be reached.
 template <typename Ask>
 auto ask_all(const Ask& ask) {
     const Nvml nvml;
     const std::optional<unsigned> count = nvml.count();
-    std::optional<std::vector<decltype(ask(nvml, 0U))>> answers;
+    using Answer = decltype(ask(nvml, Device{}, 0U));
+    std::optional<std::vector<Answer>> answers;
     if (count) {
         answers.emplace();
     }
     for (unsigned i = 0; i < count.value_or(0); ++i) {
-        answers->push_back(ask(nvml, i));
+        const Device device = nvml.device(i);
+        answers->push_back(device == nullptr ? Answer{} : ask(nvml, device, i));
     }
     return answers;
 }
@@ -332,26 +309,27 @@ auto ask_all(const Ask& ask) {
 }  // namespace
 
 std::optional<std::vector<Gpu>> gpus_of_nvml() {
-    return ask_all([](const Nvml& nvml, unsigned index) { return nvml.gpu(index); });
+    return ask_all([](const Nvml& nvml, Device device, unsigned) { return nvml.gpu(device); });
 }
 
 std::optional<std::vector<GpuHealth>> gpu_health_of_nvml() {
-    return ask_all([](const Nvml& nvml, unsigned index) { return nvml.health(index); });
+    return ask_all([](const Nvml& nvml, Device device, unsigned) { return nvml.health(device); });
 }
 
 std::optional<std::vector<GpuUse>> gpu_use_of_nvml(std::uint64_t since) {
-    return ask_all([since](const Nvml& nvml, unsigned index) { return nvml.use(index, since); });
+    return ask_all(
+        [since](const Nvml& nvml, Device device, unsigned) { return nvml.use(device, since); });
 }
 
 std::optional<std::vector<GpuMemoryUse>> gpu_memory_of_nvml(
     const std::function<bool(unsigned number, std::uint64_t bytes)>& is_suspect) {
-    return ask_all([&is_suspect](const Nvml& nvml, unsigned index) {
-        return nvml.memory_use(index, is_suspect);
+    return ask_all([&is_suspect](const Nvml& nvml, Device device, unsigned index) {
+        return nvml.memory_use(device, index, is_suspect);
     });
 }
 
 std::optional<std::vector<GpuWork>> gpu_work_of_nvml() {
-    return ask_all([](const Nvml& nvml, unsigned index) { return nvml.work(index); });
+    return ask_all([](const Nvml& nvml, Device device, unsigned) { return nvml.work(device); });
 }
 
 std::shared_ptr<const void> keep_nvml_started() {

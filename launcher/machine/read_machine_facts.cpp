@@ -7,11 +7,8 @@
 #include <sys/timex.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <sstream>
-#include <system_error>
 
 #include "agent/process/containment_refusal.hpp"
 #include "base/os/machine_identity.hpp"
@@ -19,6 +16,8 @@
 #include "base/os/numeric_address.hpp"
 #include "base/os/read_memory_room.hpp"
 #include "base/os/unique_fd.hpp"
+#include "base/trimmed.hpp"
+#include "base/whole_number.hpp"
 #include "launcher/machine/nvml.hpp"
 #include "launcher/machine/real_surroundings.hpp"
 #include "launcher/plan/cores.hpp"
@@ -27,19 +26,6 @@
 namespace ddprun::launcher {
 
 namespace {
-
-std::vector<InterfaceFact> interfaces() {
-    std::vector<InterfaceFact> found;
-    for (const NetworkInterface& one : network_interfaces()) {
-        for (const std::string& address : one.addresses) {
-            if (one.is_up) {
-                found.push_back(
-                    {.name = one.name, .address = address, .is_loopback = one.is_loopback});
-            }
-        }
-    }
-    return found;
-}
 
 void read_limits(MachineFacts& facts) {
     rlimit files{};
@@ -102,19 +88,16 @@ void read_ports(const Surroundings& surroundings, MachineFacts& facts) {
 }  // namespace
 
 MachineFacts read_machine_facts() {
-    const RealSurroundings surroundings;
+    const std::unique_ptr<const Surroundings> surroundings = real_surroundings();
     MachineFacts facts;
     read_limits(facts);
-    read_cpus(surroundings, facts);
-    read_ports(surroundings, facts);
+    read_cpus(*surroundings, facts);
+    read_ports(*surroundings, facts);
     facts.gpus = gpu_health_of_nvml();
-    const std::string backlog = surroundings.read_file("/proc/sys/net/core/somaxconn").value_or("");
-    std::uint64_t number = 0;
-    if (std::from_chars(backlog.data(), backlog.data() + backlog.size(), number).ec ==
-        std::errc{}) {
-        facts.listen_backlog = number;
-    }
-    facts.interfaces = interfaces();
+    const std::string backlog =
+        surroundings->read_file("/proc/sys/net/core/somaxconn").value_or("");
+    facts.listen_backlog = whole_number<std::uint64_t>(trimmed(backlog));
+    facts.interfaces = network_interfaces();
     facts.hostname = host_name();
     facts.hostname_addresses = addresses_of(facts.hostname);
     facts.cgroup_refusal = agent::containment_refusal(ContainmentLevel::Cgroup);

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/limits.hpp"
+#include "base/split.hpp"
 #include "base/whole_number.hpp"
 
 namespace ddprun::launcher {
@@ -63,16 +64,12 @@ std::optional<Error> add_range(std::string_view range, std::vector<std::string>&
 
 Result<std::vector<std::string>> numbers_in(std::string_view bracket) {
     std::vector<std::string> numbers;
-    while (true) {
-        const std::size_t comma = bracket.find(',');
-        if (std::optional<Error> error = add_range(bracket.substr(0, comma), numbers)) {
+    for (const std::string_view range : split(bracket, ',')) {
+        if (std::optional<Error> error = add_range(range, numbers)) {
             return *std::move(error);
         }
-        if (comma == std::string_view::npos) {
-            return numbers;
-        }
-        bracket.remove_prefix(comma + 1);
     }
+    return numbers;
 }
 
 /// Each of `names` with each of `ends` behind it, the ends of one name beside each other.
@@ -153,9 +150,7 @@ Result<std::vector<std::string>> expand_host_list(std::string_view list) {
 
 Result<std::vector<int>> expand_counts(std::string_view list) {
     std::vector<int> counts;
-    while (true) {
-        const std::size_t comma = list.find(',');
-        const std::string_view item = list.substr(0, comma);
+    for (const std::string_view item : split(list, ',')) {
         const std::size_t times_begin = item.find("(x");
         const std::optional<int> count = whole_number<int>(item.substr(0, times_begin));
         std::optional<std::size_t> times = 1;
@@ -171,11 +166,8 @@ Result<std::vector<int>> expand_counts(std::string_view list) {
             return too_many();
         }
         counts.insert(counts.end(), *times, *count);
-        if (comma == std::string_view::npos) {
-            return counts;
-        }
-        list.remove_prefix(comma + 1);
     }
+    return counts;
 }
 
 }  // namespace ddprun::launcher

@@ -47,7 +47,13 @@ bool is_host(std::string_view word) {
 
 class Shares {
 public:
-    std::optional<Error> add(std::string_view host, int slots) {
+    std::optional<Error> add(std::string_view host, std::string_view slots) {
+        const std::optional<int> number = whole_number<int>(slots);
+        if (!number || *number < 1 || *number > Limits{}.cpus_max) {
+            return wrong_share(fmt::format("'{}' behind {} is no number of slots",
+                                           printable(slots, kShownMax),
+                                           printable(host, kShownMax)));
+        }
         if (!is_host(host)) {
             return wrong_share(fmt::format("'{}' is no host", printable(host, kShownMax)));
         }
@@ -60,18 +66,8 @@ public:
             shares_.push_back({std::string(host), 0});
         }
         int& of_host = shares_[found->second].slots;
-        of_host = std::min(of_host + slots, Limits{}.cpus_max);
+        of_host = std::min(of_host + *number, Limits{}.cpus_max);
         return std::nullopt;
-    }
-
-    std::optional<Error> add(std::string_view host, std::string_view slots) {
-        const std::optional<int> number = whole_number<int>(slots);
-        if (!number || *number < 1 || *number > Limits{}.cpus_max) {
-            return wrong_share(fmt::format("'{}' behind {} is no number of slots",
-                                           printable(slots, kShownMax),
-                                           printable(host, kShownMax)));
-        }
-        return add(host, *number);
     }
 
     Result<std::vector<HostShare>> all() && {
@@ -86,6 +82,18 @@ private:
     std::unordered_map<std::string, std::size_t> places_;
 };
 
+/// Of each host in `text`, behind which `take_slots` finds its slots.
+template <typename TakeSlots>
+Result<std::vector<HostShare>> shares_in(std::string_view text, TakeSlots take_slots) {
+    Shares shares;
+    for (std::string_view host = take_word(text); !host.empty(); host = take_word(text)) {
+        if (std::optional<Error> error = shares.add(host, take_slots(text))) {
+            return *std::move(error);
+        }
+    }
+    return std::move(shares).all();
+}
+
 /// Without the domain. An address has none.
 std::string_view short_name(std::string_view name) {
     const std::string_view first = name.substr(0, name.find('.'));
@@ -95,38 +103,18 @@ std::string_view short_name(std::string_view name) {
 }  // namespace
 
 Result<std::vector<HostShare>> shares_of_slots(std::string_view words) {
-    Shares shares;
-    for (std::string_view host = take_word(words); !host.empty(); host = take_word(words)) {
-        if (std::optional<Error> error = shares.add(host, 1)) {
-            return *std::move(error);
-        }
-    }
-    return std::move(shares).all();
+    return shares_in(words, [](std::string_view& /*text*/) { return "1"; });
 }
 
 Result<std::vector<HostShare>> shares_of_pairs(std::string_view words) {
-    Shares shares;
-    for (std::string_view host = take_word(words); !host.empty(); host = take_word(words)) {
-        if (std::optional<Error> error = shares.add(host, take_word(words))) {
-            return *std::move(error);
-        }
-    }
-    return std::move(shares).all();
+    return shares_in(words, take_word);
 }
 
 Result<std::vector<HostShare>> shares_of_lines(std::string_view lines) {
-    Shares shares;
-    while (!lines.empty()) {
-        std::string_view line = take_line(lines);
-        const std::string_view host = take_word(line);
-        if (host.empty()) {
-            continue;
-        }
-        if (std::optional<Error> error = shares.add(host, take_word(line))) {
-            return *std::move(error);
-        }
-    }
-    return std::move(shares).all();
+    return shares_in(lines, [](std::string_view& text) {
+        std::string_view rest_of_line = take_line(text);
+        return take_word(rest_of_line);
+    });
 }
 
 std::optional<std::size_t> own_share(const std::vector<HostShare>& shares,

@@ -1,6 +1,5 @@
 #include <optional>
 #include <string>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -65,12 +64,84 @@ public:
         return variables_.has(dialect_.size) && variables_.has(dialect_.local_size);
     }
 
-    [[nodiscard]] Result<void> take(std::optional<Place>& place);
+    [[nodiscard]] Result<void> take(std::optional<Place>& place) {
+        if (Result<void> counted = count(); !counted) {
+            return counted;
+        }
+        const bool is_in_job = place.has_value();
+        if (!is_in_job) {
+            place.emplace();
+            place->job = "mpirun";
+        } else if (place->tasks == size_ && place->tasks_here == local_size_) {
+            return {};  // A scheduler that starts processes of MPI itself, such as srun.
+        }
+        place->is_on_every_node = true;
+        place->is_on_node = true;
+        take_nodes(*place);
+        name_tasks(is_in_job, *place);
+        place->start_line =
+            fmt::format(fmt::runtime(dialect_.one_per_node),
+                        place->nodes == 0 ? "NODES" : fmt::format("{}", place->nodes));
+        place->start_flags.clear();
+        place->cpus_flag = dialect_.cpus_flag;
+        return {};
+    }
 
 private:
-    [[nodiscard]] Result<void> count();
-    void take_nodes(Place& place) const;
-    void name_tasks(bool is_in_job, Place& place) const;
+    [[nodiscard]] Result<void> count() {
+        const std::size_t most = Limits{}.nodes_max * static_cast<std::size_t>(Limits{}.slots_max);
+        const Result<int> size = variables_.small({dialect_.size}, most, 1);
+        const Result<int> local_size = variables_.small(
+            {dialect_.local_size}, static_cast<std::size_t>(Limits{}.slots_max), 1);
+        if (!size || !local_size) {
+            return !size ? size.error() : local_size.error();
+        }
+        if (*size < 1 || *local_size < 1 || *local_size > *size) {
+            return Error{ErrorCode::InvalidArgument,
+                         fmt::format("{}={} and {}={}: of all processes some are here",
+                                     dialect_.size, *size, dialect_.local_size, *local_size)};
+        }
+        size_ = *size;
+        local_size_ = *local_size;
+        const Result<int> rank =
+            variables_.small({dialect_.rank}, static_cast<std::size_t>(size_) - 1, 0);
+        const Result<int> local_rank =
+            variables_.small({dialect_.local_rank}, static_cast<std::size_t>(local_size_) - 1, 0);
+        if (!rank || !local_rank) {
+            return !rank ? rank.error() : local_rank.error();
+        }
+        rank_ = *rank;
+        local_rank_ = *local_rank;
+        return {};
+    }
+
+    /// Open MPI before 5 tells the number of nodes. Elsewhere it is what the sizes allow: with
+    /// several processes here there may be fewer on others.
+    void take_nodes(Place& place) const {
+        const int in_job = place.nodes;
+        const int even = size_ % local_size_ == 0 ? size_ / local_size_ : 0;
+        const Result<int> told =
+            variables_.small({"OMPI_MCA_orte_num_nodes"}, Limits{}.nodes_max, even);
+        if (local_size_ == size_) {
+            place.nodes = 1;
+        } else if (in_job < 2 || (told && *told > 1 && *told < in_job)) {
+            place.nodes = told && *told > 1 ? *told : 0;
+        }
+        if (place.nodes != in_job) {
+            // Some of the job's nodes: whether the first is one of them is not told.
+            place.endpoint_host.clear();
+            place.node_rank = place.nodes == 1 ? 0 : rank_ / local_size_;
+        }
+    }
+
+    void name_tasks(bool is_in_job, Place& place) const {
+        const std::optional<Variable> id = variables_.first_of({dialect_.id, dialect_.id_else});
+        place.tasks_id = id ? id->value : is_in_job ? place.job_id : "";
+        place.node = variables_.text(dialect_.node);
+        place.tasks = size_;
+        place.tasks_here = local_size_;
+        place.task_here = local_rank_;
+    }
 
     const Dialect& dialect_;
     const Variables variables_;
@@ -79,83 +150,6 @@ private:
     int local_size_ = 1;
     int local_rank_ = 0;
 };
-
-Result<void> Mpirun::count() {
-    const std::size_t most = Limits{}.nodes_max * static_cast<std::size_t>(Limits{}.slots_max);
-    const Result<int> size = variables_.small({dialect_.size}, most, 1);
-    const Result<int> local_size =
-        variables_.small({dialect_.local_size}, static_cast<std::size_t>(Limits{}.slots_max), 1);
-    if (!size || !local_size) {
-        return !size ? size.error() : local_size.error();
-    }
-    if (*size < 1 || *local_size < 1 || *local_size > *size) {
-        return Error{ErrorCode::InvalidArgument,
-                     fmt::format("{}={} and {}={}: of all processes some are here", dialect_.size,
-                                 *size, dialect_.local_size, *local_size)};
-    }
-    size_ = *size;
-    local_size_ = *local_size;
-    const Result<int> rank =
-        variables_.small({dialect_.rank}, static_cast<std::size_t>(size_) - 1, 0);
-    const Result<int> local_rank =
-        variables_.small({dialect_.local_rank}, static_cast<std::size_t>(local_size_) - 1, 0);
-    if (!rank || !local_rank) {
-        return !rank ? rank.error() : local_rank.error();
-    }
-    rank_ = *rank;
-    local_rank_ = *local_rank;
-    return {};
-}
-
-/// Open MPI before 5 tells the number of nodes. Elsewhere it is what the sizes allow: with several
-/// processes here there may be fewer on others.
-void Mpirun::take_nodes(Place& place) const {
-    const int in_job = place.nodes;
-    const int even = size_ % local_size_ == 0 ? size_ / local_size_ : 0;
-    const Result<int> told =
-        variables_.small({"OMPI_MCA_orte_num_nodes"}, Limits{}.nodes_max, even);
-    if (local_size_ == size_) {
-        place.nodes = 1;
-    } else if (in_job < 2 || (told && *told > 1 && *told < in_job)) {
-        place.nodes = told && *told > 1 ? *told : 0;
-    }
-    if (place.nodes != in_job) {
-        // Some of the job's nodes: whether the first is one of them is not told.
-        place.endpoint_host.clear();
-        place.node_rank = place.nodes == 1 ? 0 : rank_ / local_size_;
-    }
-}
-
-void Mpirun::name_tasks(bool is_in_job, Place& place) const {
-    const std::optional<Variable> id = variables_.first_of({dialect_.id, dialect_.id_else});
-    place.tasks_id = id ? id->value : is_in_job ? place.job_id : "";
-    place.node = variables_.text(dialect_.node);
-    place.tasks = size_;
-    place.tasks_here = local_size_;
-    place.task_here = local_rank_;
-}
-
-Result<void> Mpirun::take(std::optional<Place>& place) {
-    if (Result<void> counted = count(); !counted) {
-        return counted;
-    }
-    const bool is_in_job = place.has_value();
-    if (!is_in_job) {
-        place.emplace();
-        place->job = "mpirun";
-    } else if (place->tasks == size_ && place->tasks_here == local_size_) {
-        return {};  // A scheduler that starts processes of MPI itself, such as srun.
-    }
-    place->is_on_every_node = true;
-    place->is_on_node = true;
-    take_nodes(*place);
-    name_tasks(is_in_job, *place);
-    place->start_line = fmt::format(fmt::runtime(dialect_.one_per_node),
-                                    place->nodes == 0 ? "NODES" : fmt::format("{}", place->nodes));
-    place->start_flags.clear();
-    place->cpus_flag = dialect_.cpus_flag;
-    return {};
-}
 
 }  // namespace
 

@@ -1,6 +1,5 @@
 // What a worker executes.
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,7 +7,6 @@
 #include "launcher/plan/program.hpp"
 #include "launcher/plan/script_flags.hpp"
 #include "launcher/plan/sections.hpp"
-#include "launcher/plan/values.hpp"
 
 namespace ddprun::launcher {
 

@@ -109,13 +109,9 @@ std::string bash_text() {
 }
 
 std::string zsh_quoted(std::string_view text) {
-    std::string quoted;
-    for (const char c : text) {
-        if (c == '\'') {
-            quoted += "'\\''";
-            continue;
-        }
-        quoted += c == '[' || c == ']' || c == ':' ? fmt::format("\\{}", c) : std::string{c};
+    std::string quoted = replaced(text, '\'', "'\\''");
+    for (const char special : {'[', ']', ':'}) {
+        quoted = replaced(quoted, special, fmt::format("\\{}", special));
     }
     return quoted;
 }

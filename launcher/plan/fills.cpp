@@ -1,6 +1,5 @@
 #include "launcher/plan/fills.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <string>

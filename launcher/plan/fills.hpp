@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -76,28 +75,18 @@ Result<void> bytes(const Given& given, LaunchPlan& plan) {
     return write<path...>(parse_bytes(given, least), plan);
 }
 
-/// A word, and what it means.
-template <typename T>
-struct Choice {
-    std::string_view word;
-    T meaning;
-};
-/// clang learned to deduce an aggregate's arguments only in version 17.
-template <typename T>
-Choice(const char*, T) -> Choice<T>;
-
-/// `choices` is a constexpr array of Choice.
+/// `choices` is a constexpr array of pairs: a word, and what it means.
 template <const auto& choices, auto... path>
 Result<void> choice(const Given& given, LaunchPlan& plan) {
     std::vector<std::string_view> words;
-    for (const auto& one : choices) {
-        words.push_back(one.word);
+    for (const auto& [word, meaning] : choices) {
+        words.push_back(word);
     }
     const Result<std::size_t> index = parse_choice(given, words);
     if (!index) {
         return index.error();
     }
-    follow<path...>(plan) = choices.at(*index).meaning;
+    follow<path...>(plan) = choices.at(*index).second;
     return {};
 }
 

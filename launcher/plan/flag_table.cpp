@@ -2,6 +2,7 @@
 
 #include "launcher/plan/fills.hpp"
 #include "launcher/plan/flags.hpp"
+#include "rendezvous/wire/message_fields.hpp"
 
 namespace ddprun::launcher {
 
@@ -16,23 +17,20 @@ constexpr int kBudgetMax = 1'000'000;
 /// One read of a worker's pipe.
 constexpr std::uint64_t kLogFileBytesMin = std::uint64_t{64} << 10;
 
-constexpr std::array kSameness = {fill::Choice{"warn", rdzv::Sameness::Warn},
-                                  fill::Choice{"strict", rdzv::Sameness::Strict},
-                                  fill::Choice{"off", rdzv::Sameness::Off}};
-constexpr std::array kGrows = {fill::Choice{"auto", true}, fill::Choice{"never", false}};
-constexpr std::array kFolds = {fill::Choice{"auto", true}, fill::Choice{"off", false}};
-constexpr std::array kPrefixes = {fill::Choice{"auto", PrefixMode::Auto},
-                                  fill::Choice{"always", PrefixMode::Always},
-                                  fill::Choice{"never", PrefixMode::Never}};
-constexpr std::array kFormats = {fill::Choice{"text", false}, fill::Choice{"json", true}};
+constexpr std::array kGrows = {std::pair{"auto", true}, std::pair{"never", false}};
+constexpr std::array kFolds = {std::pair{"auto", true}, std::pair{"off", false}};
+constexpr std::array kPrefixes = {std::pair{"auto", PrefixMode::Auto},
+                                  std::pair{"always", PrefixMode::Always},
+                                  std::pair{"never", PrefixMode::Never}};
+constexpr std::array kFormats = {std::pair{"text", false}, std::pair{"json", true}};
 constexpr auto kContainments = [] {
-    std::array<fill::Choice<ContainmentLevel>, kContainmentNames.size()> choices{};
+    std::array<std::pair<std::string_view, ContainmentLevel>, kContainmentNames.size()> choices{};
     for (std::size_t i = 0; i < choices.size(); ++i) {
         choices.at(i) = {kContainmentNames.at(i).word, kContainmentNames.at(i).level};
     }
     return choices;
 }();
-constexpr std::array kWatches = {fill::Choice{"exit", false}, fill::Choice{"preload", true}};
+constexpr std::array kWatches = {std::pair{"exit", false}, std::pair{"preload", true}};
 
 constexpr std::array kFlags = {
     /// | `N` or `MIN:MAX`, 1 | same; a range is elastic with every backend (torchrun's static one
@@ -188,7 +186,7 @@ constexpr std::array kFlags = {
          .placeholder = "strict|warn|off",
          .group = Group::Meeting,
          .help = "nodes that differ (program, torch): refused, told (default)",
-         .fill = fill::choice<kSameness, settings_of, &rdzv::JobSettings::same>},
+         .fill = fill::choice<rdzv::kSamenessNames, settings_of, &rdzv::JobSettings::same>},
     /// | name, derived | ours: the node's name across restarts
     Flag{.name = "node-id",
          .placeholder = "ID",

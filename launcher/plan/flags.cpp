@@ -1,7 +1,6 @@
 #include "launcher/plan/flags.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <set>
 #include <utility>
@@ -217,6 +216,9 @@ void CommandLine::set_default(std::string_view name, Given given) {
     values_.try_emplace(std::string{name}, std::move(given));
 }
 
+namespace {
+
+/// What to say about a flag that does not exist: the nearest one, if there is one.
 std::string describe_unknown_flag(std::string_view typed) {
     std::string name{flag_part(typed)};
     std::string plain = name;
@@ -245,8 +247,6 @@ std::string describe_unknown_flag(std::string_view typed) {
         "ddprun --help",
         name);
 }
-
-namespace {
 
 /// What the environment says of a flag; an empty value: nothing.
 Given given_by_environment(const Flag& flag, const Surroundings& surroundings) {

@@ -81,7 +81,4 @@ private:
 [[nodiscard]] Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
                                                     const Surroundings& surroundings);
 
-/// What to say about a flag that does not exist: the nearest one, if there is one.
-[[nodiscard]] std::string describe_unknown_flag(std::string_view typed);
-
 }  // namespace ddprun::launcher

@@ -3,40 +3,19 @@
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/trimmed.hpp"
 #include "base/whole_number.hpp"
+#include "launcher/plan/values.hpp"
 
 namespace ddprun::launcher {
 
 namespace {
 
 using Gpus = std::vector<Gpu>;
-
-std::string_view without_blanks(std::string_view text) {
-    while (!text.empty() && text.front() == ' ') {
-        text.remove_prefix(1);
-    }
-    while (!text.empty() && (text.back() == ' ' || text.back() == '\n')) {
-        text.remove_suffix(1);
-    }
-    return text;
-}
-
-std::vector<std::string_view> entries_of(std::string_view list) {
-    std::vector<std::string_view> entries;
-    for (;;) {
-        const std::size_t comma = list.find(',');
-        entries.push_back(without_blanks(list.substr(0, comma)));
-        if (comma == std::string_view::npos) {
-            return entries;
-        }
-        list.remove_prefix(comma + 1);
-    }
-}
 
 /// The names by which a GPU can be asked for.
 bool has_name(const Gpu& gpu, std::string_view beginning) {
@@ -69,10 +48,10 @@ std::vector<VisibleGpu> listed(std::string_view list) {
     const auto kind_of = [](std::string_view entry) {
         return entry.starts_with("GPU-") ? 1 : entry.starts_with("MIG-") ? 2 : 0;
     };
-    const std::vector<std::string_view> entries = entries_of(list);
-    const int kind = kind_of(entries.front());
+    const int kind = kind_of(trimmed(list));
     std::vector<VisibleGpu> gpus;
-    for (const std::string_view entry : entries) {
+    for (std::string_view entry : split(list, ',')) {
+        entry = trimmed(entry);
         const VisibleGpu gpu{std::string{entry}, kind == 0 ? leading_number(entry) : std::nullopt};
         if (kind_of(entry) != kind || (kind == 0 && !gpu.number)) {
             break;
@@ -108,9 +87,7 @@ std::optional<Gpus> gpus_of_device_files(const Surroundings& surroundings) {
 
 /// A number of a node of /sys/class/kfd: a line "<key> <number>".
 std::optional<std::uint64_t> property(std::string_view properties, std::string_view key) {
-    while (!properties.empty()) {
-        const std::string_view line = properties.substr(0, properties.find('\n'));
-        properties.remove_prefix(std::min(line.size() + 1, properties.size()));
+    for (const std::string_view line : split(properties, '\n')) {
         if (line.starts_with(key) && line.substr(key.size()).starts_with(' ')) {
             return whole_number<std::uint64_t>(line.substr(key.size() + 1));
         }
@@ -151,29 +128,6 @@ std::optional<Gpus> gpus_of_kfd(const Surroundings& surroundings) {
     return all_of(visible_gpus(gpus, surroundings.variable("ROCR_VISIBLE_DEVICES")), gpus);
 }
 
-/// What there is, and the variable that chooses from it.
-struct Present {
-    std::optional<Gpus> gpus;
-    std::optional<std::string> visible_devices;
-};
-
-Present look(const Surroundings& surroundings) {
-    Present present;
-    present.visible_devices = surroundings.variable("CUDA_VISIBLE_DEVICES");
-    for (const auto& gpus : {surroundings.gpus_of_nvml(), gpus_of_device_files(surroundings)}) {
-        if (gpus && !gpus->empty()) {
-            present.gpus = gpus;
-            return present;
-        }
-    }
-    present.gpus = gpus_of_kfd(surroundings);
-    const std::optional<std::string> of_hip = surroundings.variable("HIP_VISIBLE_DEVICES");
-    if (present.gpus && of_hip) {
-        present.visible_devices = of_hip;
-    }
-    return present;
-}
-
 int node_of(const Gpu& gpu, const Surroundings& surroundings) {
     if (gpu.pci_address.empty()) {
         return 0;
@@ -182,7 +136,7 @@ int node_of(const Gpu& gpu, const Surroundings& surroundings) {
         surroundings.read_file(fmt::format("/sys/bus/pci/devices/{}/numa_node", gpu.pci_address))
             .value_or("");
     // Machines with a single node often write -1.
-    return std::max(0, whole_number<int>(without_blanks(text)).value_or(0));
+    return std::max(0, whole_number<int>(trimmed(text)).value_or(0));
 }
 
 }  // namespace
@@ -220,10 +174,21 @@ std::vector<VisibleGpu> visible_gpus(const std::optional<std::vector<Gpu>>& pres
 }
 
 GpuSight see_gpus(const Surroundings& surroundings) {
-    const Present present = look(surroundings);
-    return {.visible = visible_gpus(present.gpus, present.visible_devices),
-            .present = present.gpus.value_or(Gpus{}),
-            .is_evident = present.gpus.has_value()};
+    std::optional<std::string> visible_devices = surroundings.variable("CUDA_VISIBLE_DEVICES");
+    std::optional<Gpus> present;
+    for (const auto& gpus : {surroundings.gpus_of_nvml(), gpus_of_device_files(surroundings)}) {
+        if (!present && gpus && !gpus->empty()) {
+            present = gpus;
+        }
+    }
+    if (!present) {
+        present = gpus_of_kfd(surroundings);
+        const std::optional<std::string> of_hip = surroundings.variable("HIP_VISIBLE_DEVICES");
+        visible_devices = present && of_hip ? of_hip : visible_devices;
+    }
+    return {.visible = visible_gpus(present, visible_devices),
+            .present = present.value_or(Gpus{}),
+            .is_evident = present.has_value()};
 }
 
 std::optional<int> usable_gpus(const Surroundings& surroundings, bool is_asked) {
@@ -244,10 +209,7 @@ bool may_see_nvidia_gpus(const Surroundings& surroundings) {
     }
     std::string folders = surroundings.variable("LD_LIBRARY_PATH").value_or("");
     std::replace(folders.begin(), folders.end(), ';', ':');
-    std::string_view rest = folders;
-    while (!rest.empty()) {
-        const std::string_view folder = rest.substr(0, rest.find(':'));
-        rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
+    for (const std::string_view folder : split(folders, ':')) {
         if (!folder.empty() && surroundings.exists(fmt::format("{}/libnvidia-ml.so.1", folder))) {
             return true;
         }

@@ -1,11 +1,11 @@
 #include "launcher/plan/help.hpp"
 
-#include <algorithm>
 #include <array>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "base/split.hpp"
 #include "launcher/plan/flags.hpp"
 
 namespace ddprun::launcher {
@@ -76,11 +76,9 @@ std::string describe(const Flag& flag) {
         text = left + "\n";
         left.clear();
     }
-    for (std::size_t start = 0; start <= flag.help.size();) {
-        const std::size_t end = std::min(flag.help.find('\n', start), flag.help.size());
-        text += fmt::format("{:<{}}{}\n", left, kHelpColumn, flag.help.substr(start, end - start));
+    for (const std::string_view line : split(flag.help, '\n')) {
+        text += fmt::format("{:<{}}{}\n", left, kHelpColumn, line);
         left.clear();
-        start = end + 1;
     }
     return text;
 }

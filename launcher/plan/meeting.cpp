@@ -57,11 +57,9 @@ Result<void> stand_alone(const CommandLine& line, LaunchPlan& plan) {
 
 /// "h1:29400,h2,h3": daemons of which one leads. The first is taken as if it were alone.
 Result<Given> take_other_endpoints(const Given& given, LaunchPlan& plan) {
-    std::size_t begin = given.value.find(',');
-    const Given first{given.source, given.value.substr(0, begin)};
-    while (begin != std::string::npos) {
-        const std::size_t end = given.value.find(',', begin + 1);
-        const Given next{given.source, given.value.substr(begin + 1, end - begin - 1)};
+    const std::vector<std::string_view> all = split(given.value, ',');
+    for (std::size_t i = 1; i < all.size(); ++i) {
+        const Given next{given.source, std::string(all[i])};
         const Result<HostAndPort> endpoint = parse_host_and_port(next);
         if (!endpoint) {
             return endpoint.error();
@@ -71,9 +69,8 @@ Result<Given> take_other_endpoints(const Given& given, LaunchPlan& plan) {
             return bad_value(next, "port 0 is none that can be found; write HOST:PORT");
         }
         plan.other_endpoints.push_back({endpoint->host, port});
-        begin = end;
     }
-    return first;
+    return Given{given.source, std::string(all.front())};
 }
 
 Result<void> meet_at_endpoint(const Given& all, LaunchPlan& plan) {
@@ -284,15 +281,12 @@ Result<void> choose_store(const CommandLine& line, LaunchPlan& plan) {
 Result<void> name_job(const CommandLine& line, LaunchPlan& plan) {
     // Log folders are called <job>_<8 hex>.
     const std::size_t bytes_max = Limits{}.name_bytes_max - 9;
-    if (const std::optional<Given> id = line.value("rdzv-id")) {
+    std::optional<Given> id = line.value("rdzv-id");
+    if (!id && plan.takes_place && !plan.place->job_id.empty()) {
+        id = Given{plan.place->job, plan.place->job_id};
+    }
+    if (id) {
         const Result<std::string> name = parse_name(*id, bytes_max);
-        if (!name) {
-            return name.error();
-        }
-        plan.identity().job = JobId{*name};
-    } else if (plan.takes_place && !plan.place->job_id.empty()) {
-        const Result<std::string> name =
-            parse_name({plan.place->job, plan.place->job_id}, bytes_max);
         if (!name) {
             return name.error();
         }

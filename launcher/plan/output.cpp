@@ -27,31 +27,26 @@ void warn_of_missing_ranks(const Given& given, int highest, LaunchPlan& plan) {
     }
 }
 
+/// Of --redirects or --tee.
+Result<StreamChoice> streams_of(const CommandLine& line, std::string_view flag, LaunchPlan& plan) {
+    const std::optional<Given> given = line.value(flag);
+    Result<StreamChoice> streams = given ? parse_streams(*given) : StreamChoice{};
+    if (streams && !streams->by_rank.empty()) {
+        warn_of_missing_ranks(*given, streams->by_rank.rbegin()->first, plan);
+    }
+    return streams;
+}
+
 Result<void> take_streams(const CommandLine& line, LaunchPlan& plan) {
-    StreamChoice redirected;
-    StreamChoice teed;
-    struct Choice {
-        std::string_view flag;
-        StreamChoice* target;
-    };
-    for (const Choice& choice : {Choice{"redirects", &redirected}, Choice{"tee", &teed}}) {
-        const std::optional<Given> given = line.value(choice.flag);
-        if (!given) {
-            continue;
-        }
-        Result<StreamChoice> streams = parse_streams(*given);
-        if (!streams) {
-            return streams.error();
-        }
-        *choice.target = *std::move(streams);
-        if (!choice.target->by_rank.empty()) {
-            warn_of_missing_ranks(*given, choice.target->by_rank.rbegin()->first, plan);
-        }
+    const Result<StreamChoice> redirected = streams_of(line, "redirects", plan);
+    const Result<StreamChoice> teed = streams_of(line, "tee", plan);
+    if (!redirected || !teed) {
+        return !redirected ? redirected.error() : teed.error();
     }
     for (int rank = 0; rank < plan.identity().slots; ++rank) {
-        const int tee = teed.of(rank);
+        const int tee = teed->of(rank);
         // A tee'd stream is in the log and on the console, so only the other ones vanish from it.
-        const int only_logged = redirected.of(rank) & ~tee;
+        const int only_logged = redirected->of(rank) & ~tee;
         // Without log files torchrun shows everything as it comes, and so does ddprun.
         if (plan.log_dir.empty() || (tee == 0 && only_logged == 0)) {
             continue;

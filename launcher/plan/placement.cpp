@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <map>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>

@@ -1,7 +1,6 @@
 #include "launcher/plan/program.hpp"
 
 #include <algorithm>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -16,10 +15,6 @@ namespace {
 
 Error not_found(std::string line) {
     return Error{ErrorCode::NotFound, std::move(line)};
-}
-
-Error not_executable(std::string line) {
-    return Error{ErrorCode::PermissionDenied, std::move(line)};
 }
 
 bool is_python_file(std::string_view name) {
@@ -87,22 +82,18 @@ except Exception as error:
 
 /// Why a path that exists cannot be executed, and what to do.
 Error refuse_existing(const std::string& path, const Surroundings& surroundings) {
-    if (surroundings.is_directory(path)) {
-        return not_executable(
-            fmt::format("cannot run {}: it is a folder; name the program in it, "
-                        "or use -m for a Python package",
-                        path));
-    }
-    if (is_python_file(path)) {
-        return not_executable(
-            fmt::format("cannot run {}: it is not executable; leave out "
-                        "--no-python to run it with Python, or chmod +x {}",
-                        path, path));
-    }
-    return not_executable(
-        fmt::format("cannot run {}: it is not executable; chmod +x {}, or if it "
-                    "is a Python script: ddprun ... python3 {}",
-                    path, path, path));
+    const std::string why =
+        surroundings.is_directory(path)
+            ? "it is a folder; name the program in it, or use -m for a Python package"
+        : is_python_file(path) ? fmt::format(
+                                     "it is not executable; leave out --no-python to run it with "
+                                     "Python, or chmod +x {}",
+                                     path)
+                               : fmt::format(
+                                     "it is not executable; chmod +x {0}, or if it is a Python "
+                                     "script: ddprun ... python3 {0}",
+                                     path);
+    return Error{ErrorCode::PermissionDenied, fmt::format("cannot run {}: {}", path, why)};
 }
 
 Error refuse_missing(const std::string& name, std::string_view where,

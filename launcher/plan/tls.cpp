@@ -1,8 +1,6 @@
 #include <array>
 #include <string_view>
 
-#include <fmt/format.h>
-
 #include "launcher/plan/sections.hpp"
 #include "launcher/plan/values.hpp"
 

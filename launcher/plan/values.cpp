@@ -5,17 +5,17 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
 #include <cmath>
 #include <csignal>
-#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "base/limits.hpp"
+#include "base/signal_name.hpp"
 #include "base/trimmed.hpp"
 #include "base/utf8.hpp"
+#include "base/whole_number.hpp"
 
 namespace ddprun::launcher {
 
@@ -25,13 +25,7 @@ constexpr double kSecondsMax = 365.0 * 24 * 3600;
 
 /// A whole number that is all of `text` but for blanks around it.
 std::optional<int> as_int(std::string_view text) {
-    text = trimmed(text);
-    int number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (text.empty() || error != std::errc{} || end != text.data() + text.size()) {
-        return std::nullopt;
-    }
-    return number;
+    return whole_number<int>(trimmed(text));
 }
 
 std::optional<std::uint16_t> as_port(std::string_view text) {
@@ -43,35 +37,12 @@ std::optional<std::uint16_t> as_port(std::string_view text) {
     return static_cast<std::uint16_t>(*number);
 }
 
-struct NamedSignal {
-    std::string_view name;
-    int number;
-};
-
 /// Those that mean something to a whole job; others belong to a process (SIGSEGV), to the kernel
 /// (SIGKILL) or to ddprun's own work (SIGCHLD, SIGTSTP).
-constexpr std::array kSignals = {
-    NamedSignal{"SIGTERM", SIGTERM}, NamedSignal{"SIGINT", SIGINT},
-    NamedSignal{"SIGHUP", SIGHUP},   NamedSignal{"SIGQUIT", SIGQUIT},
-    NamedSignal{"SIGUSR1", SIGUSR1}, NamedSignal{"SIGUSR2", SIGUSR2},
-    NamedSignal{"SIGALRM", SIGALRM}, NamedSignal{"SIGXCPU", SIGXCPU},
-    NamedSignal{"SIGPWR", SIGPWR},
-};
+constexpr std::array kSignals = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT, SIGUSR1,
+                                 SIGUSR2, SIGALRM, SIGXCPU, SIGPWR};
 
 }  // namespace
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-    std::vector<std::string_view> parts;
-    std::size_t start = 0;
-    for (;;) {
-        const std::size_t end = text.find(separator, start);
-        parts.push_back(text.substr(start, end == std::string_view::npos ? end : end - start));
-        if (end == std::string_view::npos) {
-            return parts;
-        }
-        start = end + 1;
-    }
-}
 
 Error bad_value(const Given& given, std::string_view why) {
     return Error{ErrorCode::InvalidArgument, fmt::format("{}: {}", given.shown(), why)};
@@ -90,12 +61,9 @@ Result<std::uint64_t> parse_bytes(const Given& given, std::uint64_t least) {
     constexpr std::string_view kUnits = "KMGT";
     constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 50;
     const std::string_view text = trimmed(given.value);
-    std::uint64_t number = 0;
-    const char* const last = text.data() + text.size();
-    const auto [end, error] = std::from_chars(text.data(), last, number);
-    const bool has_number = !text.empty() && error == std::errc{};
-    std::string_view unit =
-        has_number ? text.substr(static_cast<std::size_t>(end - text.data())) : std::string_view();
+    const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+    const std::optional<std::uint64_t> number = whole_number<std::uint64_t>(text.substr(0, digits));
+    std::string_view unit = text.substr(digits);
     const std::size_t power = unit.empty() ? std::string_view::npos : kUnits.find(unit.front());
     int shift = 0;
     if (power != std::string_view::npos) {
@@ -104,28 +72,23 @@ Result<std::uint64_t> parse_bytes(const Given& given, std::uint64_t least) {
         const bool is_spelt_out = unit == "B" || unit == "iB";
         unit = is_spelt_out ? std::string_view() : unit;
     }
-    if (!has_number || !unit.empty() || number > (kBytesMax >> shift) ||
-        (number << shift) < least) {
+    if (!number || !unit.empty() || *number > (kBytesMax >> shift) || (*number << shift) < least) {
         return bad_value(given, fmt::format("must be a number of bytes, at least {}, such as 64M "
                                             "or 2G",
                                             least));
     }
-    return number << shift;
+    return *number << shift;
 }
 
 Result<Milliseconds> parse_seconds(const Given& given, Milliseconds least) {
-    const std::string_view text = trimmed(given.value);
-    double seconds = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-    const bool is_number =
-        !text.empty() && error == std::errc{} && end == text.data() + text.size();
+    const std::optional<double> seconds = whole_number<double>(trimmed(given.value));
     const double least_seconds = std::chrono::duration<double>{least}.count();
-    if (!is_number || !(seconds >= least_seconds && seconds <= kSecondsMax)) {
+    if (!seconds || !(*seconds >= least_seconds && *seconds <= kSecondsMax)) {
         return bad_value(given, fmt::format("must be seconds, at least {:g}; write a number such "
                                             "as 30 or 0.5, without a unit",
                                             least_seconds));
     }
-    return Milliseconds{std::llround(seconds * 1000)};
+    return Milliseconds{std::llround(*seconds * 1000)};
 }
 
 namespace {
@@ -235,16 +198,10 @@ bool is_possible_host(std::string_view host) {
     if (host.ends_with('.')) {
         host.remove_suffix(1);
     }
-    const std::string_view last = host.substr(host.rfind('.') + 1);  // npos + 1 is 0
-    const bool is_number = std::all_of(last.begin(), last.end(),
-                                       [](unsigned char byte) { return std::isdigit(byte) != 0; });
-    bool is_possible = !is_number && host.size() <= kNameMax;
-    for (std::size_t begin = 0; is_possible && begin <= host.size();) {
-        const std::size_t end = std::min(host.find('.', begin), host.size());
-        is_possible = is_possible_label(host.substr(begin, end - begin));
-        begin = end + 1;
-    }
-    return is_possible;
+    const std::vector<std::string_view> labels = split(host, '.');
+    const bool is_number = labels.back().find_first_not_of("0123456789") == std::string_view::npos;
+    return !is_number && host.size() <= kNameMax &&
+           std::all_of(labels.begin(), labels.end(), is_possible_label);
 }
 
 }  // namespace
@@ -368,19 +325,18 @@ Result<std::vector<int>> parse_signals(const Given& given) {
         std::string name{trimmed(part)};
         std::transform(name.begin(), name.end(), name.begin(),
                        [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-        const auto found =
-            std::find_if(kSignals.begin(), kSignals.end(), [&name](const NamedSignal& signal) {
-                return name == signal.name || name == signal.name.substr(3);
-            });
+        const auto found = std::find_if(kSignals.begin(), kSignals.end(), [&name](int signal) {
+            return name == signal_name(signal) || "SIG" + name == signal_name(signal);
+        });
         if (found == kSignals.end()) {
-            std::vector<std::string_view> names;
+            std::vector<std::string> names;
             std::transform(kSignals.begin(), kSignals.end(), std::back_inserter(names),
-                           [](const NamedSignal& signal) { return signal.name; });
+                           signal_name);
             return bad_value(given, fmt::format("'{}' cannot be handled; choose from {}",
                                                 trimmed(part), fmt::join(names, ",")));
         }
-        if (std::find(signals.begin(), signals.end(), found->number) == signals.end()) {
-            signals.push_back(found->number);
+        if (std::find(signals.begin(), signals.end(), *found) == signals.end()) {
+            signals.push_back(*found);
         }
     }
     return signals;

@@ -10,14 +10,12 @@
 #include "agent/contract/worker_options.hpp"
 #include "base/instant.hpp"
 #include "base/result.hpp"
+#include "base/split.hpp"
 #include "launcher/plan/flags.hpp"
 
 /// The grammars of single values. Each function takes a value with its source and fails with a
 /// line for the user that names both. None looks outside its arguments.
 namespace ddprun::launcher {
-
-/// The parts between separators, at least one.
-[[nodiscard]] std::vector<std::string_view> split(std::string_view text, char separator);
 
 /// An Error of a wrong value: "<source> <value>: <why>".
 [[nodiscard]] Error bad_value(const Given& given, std::string_view why);

@@ -39,7 +39,7 @@ DaemonStarter::DaemonStarter(boost::asio::io_context& io, DaemonStarterOptions o
       io_(io),
       starts_(options_.limits.daemon_starts_max),
       daemon_(io),
-      patience_(io) {}
+      patience_(io, [this] { finish(); }) {}
 
 Result<void> DaemonStarter::claim() {
     if (daemon_.pid() != 0) {
@@ -72,12 +72,7 @@ void DaemonStarter::wait_until_ended(Milliseconds patience, std::function<void()
         return;
     }
     done_ = std::move(done);
-    patience_.expires_after(patience);
-    patience_.async_wait([this](boost::system::error_code cancelled) {
-        if (!cancelled) {
-            finish();
-        }
-    });
+    patience_.set(std::chrono::steady_clock::now() + patience);
 }
 
 Result<void> DaemonStarter::start(const rdzv::Listener& listener) {
@@ -136,7 +131,7 @@ void DaemonStarter::ended(const siginfo_t& end) {
 }
 
 void DaemonStarter::finish() {
-    patience_.cancel();
+    patience_.set({});
     if (done_) {
         std::exchange(done_, nullptr)();
     }

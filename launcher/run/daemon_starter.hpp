@@ -8,11 +8,11 @@
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include "base/instant.hpp"
 #include "base/limits.hpp"
 #include "base/os/child.hpp"
+#include "base/os/deadline_timer.hpp"
 #include "base/result.hpp"
 #include "launcher/run/daemon_starts.hpp"
 #include "rendezvous/transport/listener.hpp"
@@ -67,7 +67,7 @@ private:
     DaemonStarts starts_;
     Child daemon_;
     off_t log_begin_ = 0;  ///< of what that daemon says
-    boost::asio::steady_timer patience_;
+    DeadlineTimer patience_;
     std::function<void()> done_;
     std::string given_up_;  ///< why, until it is said
 };

@@ -17,9 +17,7 @@
 #include "base/number_ranges.hpp"
 #include "base/os/machine_identity.hpp"
 #include "base/os/read_memory_room.hpp"
-#include "launcher/plan/placement.hpp"
 #include "launcher/run/agent_options.hpp"
-#include "launcher/run/node_identity.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
 

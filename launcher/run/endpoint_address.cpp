@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/os/numeric_address.hpp"
 #include "base/os/unique_fd.hpp"

@@ -24,7 +24,9 @@ rdzv::HostOptions host_options(const Limits& limits) {
 }  // namespace
 
 LocalLink::LocalLink(boost::asio::io_context& io, JobId job, Limits limits, Rng rng)
-    : io_(io), timer_(io), host_(std::move(job), host_options(limits), rng) {}
+    : io_(io),
+      timer_(io, [this] { wake_up(); }),
+      host_(std::move(job), host_options(limits), rng) {}
 
 void LocalLink::start(rdzv::LinkEvents events) {
     events_ = std::move(events);
@@ -74,7 +76,7 @@ void LocalLink::drop(const std::string& /*why*/) {
 
 void LocalLink::stop(std::function<void()> done) {
     is_running_ = false;
-    timer_.cancel();
+    timer_.set({});
     boost::asio::post(io_, std::move(done));
 }
 
@@ -91,12 +93,7 @@ void LocalLink::carry_out(const rdzv::HostEffects& wanted) {
         });
     }
     if (wanted.timer) {
-        timer_.expires_at(*wanted.timer);
-        timer_.async_wait([this](boost::system::error_code cancelled) {
-            if (!cancelled && is_running_) {
-                wake_up();
-            }
-        });
+        timer_.set(wanted.timer);
     }
 }
 

@@ -4,9 +4,9 @@
 #include <string>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include "base/limits.hpp"
+#include "base/os/deadline_timer.hpp"
 #include "base/rng.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/client/link.hpp"
@@ -35,7 +35,7 @@ private:
     void wake_up();
 
     boost::asio::io_context& io_;
-    boost::asio::steady_timer timer_;
+    DeadlineTimer timer_;
     rdzv::JobHost host_;
     rdzv::LinkEvents events_;
     bool is_running_ = false;

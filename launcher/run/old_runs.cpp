@@ -20,7 +20,11 @@ OldRuns::OldRuns(boost::asio::io_context& io, const Limits& limits, Events event
       events_(std::move(events)),
       program_(io, {.on_child = [this](int pid) { events_.on_child(pid); },
                     .on_end = [this](const std::optional<siginfo_t>& end) { ended(end); }}),
-      deadline_(io) {}
+      deadline_(io, [this] {
+          is_under_way_ = false;
+          program_.cancel();
+          std::exchange(on_done_, {})();
+      }) {}
 
 void OldRuns::begin(const std::string& log_dir, const std::string& run, std::size_t kept) {
     if (const Result<void> started = start(log_dir, run, kept); !started) {
@@ -56,14 +60,7 @@ void OldRuns::finish(std::function<void()> on_done) {
         return;
     }
     on_done_ = std::move(on_done);
-    deadline_.expires_after(limits_.clean_end_timeout);
-    deadline_.async_wait([this](boost::system::error_code cancelled) {
-        if (!cancelled && is_under_way_) {
-            is_under_way_ = false;
-            program_.cancel();
-            std::exchange(on_done_, {})();
-        }
-    });
+    deadline_.set(std::chrono::steady_clock::now() + limits_.clean_end_timeout);
 }
 
 void OldRuns::ended(const std::optional<siginfo_t>& end) {
@@ -75,7 +72,7 @@ void OldRuns::ended(const std::optional<siginfo_t>& end) {
     } else if (const std::string line = first_line(); !line.empty()) {
         warn(line);
     }
-    deadline_.cancel();
+    deadline_.set({});
     if (on_done_) {
         std::exchange(on_done_, {})();
     }

@@ -6,10 +6,10 @@
 #include <string>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include "agent/process/timed_program.hpp"
 #include "base/limits.hpp"
+#include "base/os/deadline_timer.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 
@@ -44,7 +44,7 @@ private:
     const Limits limits_;
     Events events_;
     agent::TimedProgram program_;
-    boost::asio::steady_timer deadline_;
+    DeadlineTimer deadline_;
     UniqueFd said_;  ///< what ddpctl complains of; a file, so that nobody needs to read it
     bool is_under_way_ = false;
     std::function<void()> on_done_;

@@ -6,7 +6,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include <boost/asio/io_context.hpp>
@@ -51,7 +50,9 @@ void complain(const std::string& line) {
     fmt::print(stderr, "ddprun: {}\n", line);
 }
 
-int exit_code_for(const Error& error) {
+/// Says why ddprun ends here, and returns what it exits with.
+int fail(const Error& error) {
+    complain(error.what);
     return exit_code_of(error.code, kExitInternal);
 }
 
@@ -82,8 +83,7 @@ public:
         Result<std::unique_ptr<rdzv::Link>> link =
             plan_.is_single_node ? local_link() : remote_link();
         if (!link) {
-            complain(link.error().what);
-            return exit_code_for(link.error());
+            return fail(link.error());
         }
         Result<std::string> keeper = program_beside_us("ddprun-keeper");
         if (!keeper) {
@@ -93,8 +93,7 @@ public:
         keeper_path_ = std::move(*keeper);
         Result<std::string> preload = preload_path_of(plan_);
         if (!preload) {
-            complain(preload.error().what);
-            return exit_code_for(preload.error());
+            return fail(preload.error());
         }
         preload_path_ = std::move(*preload);
         if (!preload_path_.empty() && !agent::LifeWatch::is_possible()) {
@@ -109,8 +108,7 @@ public:
         }
         const Result<void> started = agent_->start([this](int code) { ended(code); });
         if (!started) {
-            complain(started.error().what);
-            return exit_code_for(started.error());
+            return fail(started.error());
         }
         prepare_requeue();
         remove_old_runs();
@@ -410,9 +408,8 @@ int follow(const LaunchPlan& plan, const std::string& path) {
         path, Limits{}.task_patience, Limits{}.say_waiting_after,
         [] { complain("waiting for the first ddprun of this node, which starts the workers"); });
     if (!code) {
-        complain(code.error().what);
-        return code.error().code == ErrorCode::TimedOut ? kExitNodesMissing
-                                                        : exit_code_for(code.error());
+        const int exit_code = fail(code.error());
+        return code.error().code == ErrorCode::TimedOut ? kExitNodesMissing : exit_code;
     }
     return *code;
 }
@@ -429,16 +426,14 @@ int launch(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
 int run_as_task(const LaunchPlan& plan, const agent::SavedProcessState& saved) {
     const Result<std::string> path = node_tasks_path(*plan.place);
     if (!path) {
-        complain(path.error().what);
-        return exit_code_for(path.error());
+        return fail(path.error());
     }
     if (plan.place->task_here != 0) {
         return follow(plan, *path);
     }
     Result<FirstTask> first = FirstTask::open(*path);
     if (!first) {
-        complain(first.error().what);
-        return exit_code_for(first.error());
+        return fail(first.error());
     }
     const int code = launch(plan, saved);
     first->end(code, plan.place->tasks_here - 1, Limits{}.task_patience);

@@ -76,20 +76,9 @@ unsigned status_of(ErrorCode code) {
 }
 
 unsigned status_of(OrderFault fault) {
-    constexpr unsigned kBadRequest = 400;
-    constexpr unsigned kNotFound = 404;
-    constexpr unsigned kConflict = 409;
-    switch (fault) {
-        case OrderFault::None:
-            return kAccepted;
-        case OrderFault::Invalid:
-            return kBadRequest;
-        case OrderFault::Unknown:
-            return kNotFound;
-        case OrderFault::Conflict:
-            break;
-    }
-    return kConflict;
+    return std::find_if(kOrderStatuses.begin(), kOrderStatuses.end(),
+                        [fault](const auto& one) { return one.first == fault; })
+        ->second;
 }
 
 /// Whether the peer's address is one of this machine's: then it is that of this end, too.

@@ -1,13 +1,22 @@
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/limits.hpp"
 #include "base/result.hpp"
 #include "rendezvous/wire/control.hpp"
 
 namespace ddprun::rdzv {
+
+/// What became of an order, as a status of HTTP.
+inline constexpr std::array<std::pair<OrderFault, unsigned>, 4> kOrderStatuses = {
+    {{OrderFault::None, 202},
+     {OrderFault::Invalid, 400},
+     {OrderFault::Unknown, 404},
+     {OrderFault::Conflict, 409}}};
 
 /// `POST /jobs/JOB/ACTION` with a JSON object: what an operator asks for over HTTP. Its fields, all
 /// of which may be missing: `node`, `for_s`, `nodes`, `by` (docs/events.md).

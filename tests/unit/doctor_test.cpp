@@ -27,7 +27,7 @@ MachineFacts good_machine() {
     facts.shared_memory_bytes = std::uint64_t{64} << 30;
     facts.shared_memory_free_bytes = std::uint64_t{63} << 30;
     facts.is_clock_synchronised = true;
-    facts.interfaces = {{"lo", "127.0.0.1", true}, {"eth0", "10.0.0.7", false}};
+    facts.interfaces = {{"lo", true, true, {"127.0.0.1"}}, {"eth0", true, false, {"10.0.0.7"}}};
     facts.hostname = "gpu-07";
     facts.hostname_addresses = {"10.0.0.7"};
     facts.memory = ddprun::MemoryRoom{std::uint64_t{256} << 30, std::uint64_t{200} << 30};

@@ -395,7 +395,8 @@ TEST_CASE("--help and --version answer before anything else is judged") {
 }
 
 TEST_CASE("the real surroundings are this process's") {
-    const RealSurroundings here;
+    const auto own = real_surroundings();
+    const Surroundings& here = *own;
     CHECK(here.exists("/"));
     CHECK(here.is_directory("/"));
     CHECK_FALSE(here.is_executable_file("/"));

@@ -286,7 +286,8 @@ TEST_CASE("one line says which Python was taken where several could be meant") {
 }
 
 TEST_CASE("a program knows where its own file is, and folders by any of their names") {
-    const RealSurroundings machine;
+    const auto real = real_surroundings();
+    const Surroundings& machine = *real;
     const std::string own = machine.own_folder();
     CHECK(machine.is_executable_file(own + "/plan_unit"));
     CHECK(machine.is_same_folder(own, own + "/../" + own.substr(own.rfind('/') + 1)));

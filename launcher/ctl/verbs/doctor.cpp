@@ -27,8 +27,7 @@ struct DoctorOptions {
 
 /// What --peers names, or the nodes of a step of Slurm.
 Result<PeerCheckOptions> read_peers(const DoctorOptions& asked) {
-    const RealSurroundings surroundings;
-    const Result<std::optional<Place>> place = find_place(surroundings);
+    const Result<std::optional<Place>> place = find_place(*real_surroundings());
     std::string source = "--peers " + asked.peers;
     std::string list = asked.peers;
     for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}) {

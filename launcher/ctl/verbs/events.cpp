@@ -19,8 +19,8 @@ int show_events_of_job(const EventsOptions& options) {
         return complain(asked.error());
     }
     const std::string& job = options.run.empty() ? options.connection.job : options.run;
-    return exit_code(show_rendezvous_events(
-        {.asked = *asked, .job = job, .from = options.first, .follows = options.follows}, stdout));
+    return exit_code(
+        show_from_any(*asked, events_target(job, options.first, options.follows), stdout));
 }
 
 int show_events_of_run(const EventsOptions& options) {

@@ -15,8 +15,7 @@ struct LogsOptions {
 /// Where no rendezvous answers, and none was named, the run of this machine is the job.
 Result<void> show_logs_of_job(const LogsOptions& options, const RendezvousAsked& asked) {
     const std::string& job = options.connection.job;
-    const Result<void> shown =
-        show_rendezvous_logs({.asked = asked, .job = job, .logs = options.question}, stdout);
+    const Result<void> shown = show_from_any(asked, logs_target(job, options.question), stdout);
     if (shown || shown.error().code != ErrorCode::Unreachable ||
         !options.connection.endpoints.empty()) {
         return shown;

@@ -69,8 +69,7 @@ Result<OperatorReply> give_there(const OrderFlags& flags, const std::string& job
     if (!secret) {
         return secret.error();
     }
-    return give_to_rendezvous({.endpoints = asked->endpoints, .secret = *secret, .tls = asked->tls},
-                              *order);
+    return give_to_rendezvous(*asked, *secret, *order);
 }
 
 /// To a run on this machine.
