@@ -122,14 +122,6 @@ of several, each on its machine, and all given to the nodes:
   ddprun --nnodes 2 --rdzv-endpoint 10.0.0.7:29400,10.0.0.8:29400 train.py
 )";
 
-class Help : public CLI::Formatter {
-public:
-    std::string make_help(const CLI::App* /*app*/, std::string /*name*/,
-                          CLI::AppFormatMode /*mode*/) const override {
-        return kHelp;
-    }
-};
-
 /// Formats lines here and has them written elsewhere.
 class LogSink : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
 public:
@@ -148,7 +140,8 @@ private:
 };
 
 void declare_flags(CLI::App& app, Flags& flags) {
-    app.formatter(std::make_shared<Help>());
+    app.formatter_fn(
+        [](const CLI::App*, std::string, CLI::AppFormatMode) { return std::string(kHelp); });
     CLI::Option* const port = app.add_option("--port", flags.port)->check(CLI::Range(0, 65535));
     CLI::Option* const listen = app.add_option("--listen", flags.listen);
     CLI::Option* const listen_fd =
@@ -402,17 +395,17 @@ int run(const Flags& flags) {
     const auto logger =
         std::make_shared<spdlog::logger>("ddprun-rendezvous", std::make_shared<LogSink>(log));
     logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %n: %v");
+    const std::string here = to_string(Endpoint{listener->host, listener->port});
     if (flags.is_insecure && !is_loopback(listener->host)) {
-        logger->info("--insecure: everybody who reaches {} can run and end jobs here",
-                     to_string(Endpoint{listener->host, listener->port}));
+        logger->info("--insecure: everybody who reaches {} can run and end jobs here", here);
     }
     if (flags.serves_tcpstore && !is_loopback(listener->host)) {
         logger->info(
-            "--serve-tcpstore: everybody who reaches {} can read and change what torchrun "
-            "keeps here",
-            to_string(Endpoint{listener->host, listener->port}));
+            "--serve-tcpstore: everybody who reaches {} can read and change what torchrun keeps "
+            "here",
+            here);
     }
-    fmt::print("listening on {}\n", to_string(Endpoint{listener->host, listener->port}));
+    fmt::print("listening on {}\n", here);
     std::fflush(stdout);
     options.listener = std::move(listener->fd);
     options.serves_tcpstore = flags.serves_tcpstore;
@@ -421,7 +414,6 @@ int run(const Flags& flags) {
     options.rng = ddprun::Rng(ddprun::random_seed());
     options.log = [logger](const std::string& line) { logger->info("{}", line); };
     if (!flags.ha.empty()) {
-        const std::string here = to_string(Endpoint{listener->host, listener->port});
         competing->advertised = flags.advertise.empty() ? here : flags.advertise;
         return serve_with_others(*std::move(competing), std::move(options));
     }

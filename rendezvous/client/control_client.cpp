@@ -1,8 +1,6 @@
 #include "rendezvous/client/control_client.hpp"
 
 #include <functional>
-#include <memory>
-#include <optional>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -148,7 +146,7 @@ Result<ControlAnswer> ask_status(const ControlOptions& options) {
     if (!answer) {
         return answer.error();
     }
-    Result<StatusReply> reply = decode_status_reply(answer->body, options.limits);
+    Result<StatusReply> reply = decode<StatusReply>(answer->body, options.limits);
     if (!reply) {
         return not_understood(answer->from, reply.error());
     }
@@ -160,7 +158,7 @@ Result<OperatorReply> give_order(const ControlOptions& options, const OperatorOr
     if (!answer) {
         return answer.error();
     }
-    Result<OperatorReply> reply = decode_operator_reply(answer->body, options.limits);
+    Result<OperatorReply> reply = decode<OperatorReply>(answer->body, options.limits);
     if (!reply) {
         return not_understood(answer->from, reply.error());
     }

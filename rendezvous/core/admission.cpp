@@ -1,6 +1,7 @@
 #include "rendezvous/core/admission.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <utility>
 
@@ -12,7 +13,6 @@
 #include "rendezvous/core/adopting.hpp"
 #include "rendezvous/core/closed.hpp"
 #include "rendezvous/core/explain.hpp"
-#include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/membership.hpp"
 #include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/publish.hpp"
@@ -21,6 +21,7 @@
 #include "rendezvous/core/sameness.hpp"
 #include "rendezvous/core/silence.hpp"
 #include "rendezvous/core/step.hpp"
+#include "rendezvous/wire/message_fields.hpp"
 #include "rendezvous/wire/node_sizes.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
@@ -38,41 +39,28 @@ std::string hang_timeout_of(const JobSettings& settings) {
                : fmt::format("{:g}", std::chrono::duration<double>(settings.hang_timeout).count());
 }
 
-std::string name_of(Sameness same) {
-    return same == Sameness::Strict ? "strict" : same == Sameness::Off ? "off" : "warn";
+/// What all nodes of a job must have alike: the flag, and its value.
+std::array<std::pair<const char*, std::string>, 6> shared_settings(const JobSettings& settings) {
+    return {{{"--nnodes", nnodes_of(settings)},
+             {"--max-restarts", fmt::format("{}", settings.max_restarts)},
+             {"--max-node-losses", fmt::format("{}", settings.max_node_losses)},
+             {"--hang-timeout", hang_timeout_of(settings)},
+             {"--store-admit", settings.store_admits_any ? "any" : "members"},
+             {"--same", std::string(word_of(settings.same, kSamenessNames))}}};
 }
 
 /// Why `join` may not be part of this run; empty if it may.
 std::string objection(const Step& step, const Join& join) {
     const JobSettings& opened = step.run.settings;
-    const auto disagrees = [&](const char* flag, const std::string& theirs,
-                               const std::string& ours) {
+    const auto theirs = shared_settings(join.settings);
+    const auto ours = shared_settings(opened);
+    if (const auto [other, own] = std::mismatch(theirs.begin(), theirs.end(), ours.begin());
+        own != ours.end()) {
+        const auto& [flag, value] = *own;
         return fmt::format(
             "join refused: node {} asks {} {} but job {} was opened with {}; start it with {} {} "
             "or under another --rdzv-id",
-            join.hostname, flag, theirs, step.job.value(), ours, flag, ours);
-    };
-    if (nnodes_of(join.settings) != nnodes_of(opened)) {
-        return disagrees("--nnodes", nnodes_of(join.settings), nnodes_of(opened));
-    }
-    if (join.settings.max_restarts != opened.max_restarts) {
-        return disagrees("--max-restarts", fmt::format("{}", join.settings.max_restarts),
-                         fmt::format("{}", opened.max_restarts));
-    }
-    if (join.settings.max_node_losses != opened.max_node_losses) {
-        return disagrees("--max-node-losses", fmt::format("{}", join.settings.max_node_losses),
-                         fmt::format("{}", opened.max_node_losses));
-    }
-    if (hang_timeout_of(join.settings) != hang_timeout_of(opened)) {
-        return disagrees("--hang-timeout", hang_timeout_of(join.settings), hang_timeout_of(opened));
-    }
-    if (join.settings.store_admits_any != opened.store_admits_any) {
-        const auto name = [](bool admits_any) { return admits_any ? "any" : "members"; };
-        return disagrees("--store-admit", name(join.settings.store_admits_any),
-                         name(opened.store_admits_any));
-    }
-    if (join.settings.same != opened.same) {
-        return disagrees("--same", name_of(join.settings.same), name_of(opened.same));
+            join.hostname, flag, other->second, step.job.value(), value, flag, value);
     }
     const std::int64_t slots = std::max(step.run.slots_max, join.slots);
     const int served = smaller_bound(step.run.workers_max, join.workers_max);

@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "base/check.hpp"
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
 #include "rendezvous/core/admission.hpp"
@@ -17,6 +16,7 @@
 #include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/membership.hpp"
 #include "rendezvous/core/publish.hpp"
+#include "rendezvous/core/rank_map.hpp"
 #include "rendezvous/core/running.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/core/stopping.hpp"
@@ -132,11 +132,7 @@ void take_over(Step& step, const Holders& holders) {
     for (const auto& [connection, join] : holders.joins) {
         run.budgets.learn_used(*join.held, run.settings);
         learn_size(run, join);
-        run.current.places.push_back(Place{.node = join.node,
-                                           .slots = join.slots,
-                                           .hostname = join.hostname,
-                                           .role = join.role,
-                                           .topology_key = join.topology_key});
+        run.current.places.push_back(place_of(join));
         running.unfinished.insert(join.node);
     }
     run.current.write_rows(run.settings, run.budgets);

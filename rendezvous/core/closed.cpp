@@ -1,13 +1,11 @@
 #include "rendezvous/core/closed.hpp"
 
 #include <chrono>
-#include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/planted_bug.hpp"
-#include "base/probe.hpp"
 #include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/first_failure.hpp"
 #include "rendezvous/core/membership.hpp"

@@ -1,8 +1,6 @@
 #include "rendezvous/core/coordinator.hpp"
 
-#include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include <fmt/format.h>
 

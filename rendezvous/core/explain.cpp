@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
+#include <span>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/planted_bug.hpp"
 #include "rendezvous/core/preparing.hpp"
@@ -14,26 +15,6 @@
 #include "rendezvous/wire/node_sizes.hpp"
 
 namespace ddprun::rdzv {
-
-namespace {
-
-std::string name_of(const Node& node) {
-    return node.info.hostname;
-}
-
-}  // namespace
-
-std::string list_of(const std::vector<std::string>& names) {
-    constexpr std::size_t kNamesMax = 8;
-    std::string list;
-    for (std::size_t i = 0; i < names.size() && i < kNamesMax; ++i) {
-        list += (i == 0 ? "" : ", ") + names[i];
-    }
-    if (names.size() > kNamesMax) {
-        list += fmt::format(" and {} more", names.size() - kNamesMax);
-    }
-    return list;
-}
 
 namespace {
 
@@ -56,10 +37,10 @@ std::string names_missing(const Run& run, Instant now) {
     return list_of(names);
 }
 
-std::string names_cut_off(const Run& run) {
+std::string hosts_of(const Run& run, const std::set<NodeId>& ids) {
     std::vector<std::string> names;
-    for (const NodeId& id : run.nodes.suspects()) {
-        names.push_back(name_of(run.nodes.at(id)));
+    for (const NodeId& id : ids) {
+        names.push_back(run.nodes.at(id).info.hostname);
     }
     return list_of(names);
 }
@@ -73,7 +54,7 @@ std::string names_excused(const Run& run, Instant now) {
             if (lease_end + run.doubt.held_up_since_heard(node) > now) {
                 break;
             }
-            names.push_back(name_of(node));
+            names.push_back(node.info.hostname);
         }
     }
     return list_of(names);
@@ -85,7 +66,7 @@ std::string names_preparing(const Run& run) {
     for (const NodeId& id : run.nodes.preparing()) {
         const Node& node = run.nodes.at(id);
         if (is_own_to_end(node.info) || run.preparation.by == id) {
-            names.push_back(name_of(node));
+            names.push_back(node.info.hostname);
         }
     }
     return list_of(names);
@@ -113,7 +94,7 @@ std::string explain_forming(const Run& run, const Forming& forming, Instant now)
             return "pausing before the next restart: too many in a minute";
         }
         if (!run.nodes.suspects().empty()) {
-            return fmt::format("waiting for {}, cut off", names_cut_off(run));
+            return fmt::format("waiting for {}, cut off", hosts_of(run, run.nodes.suspects()));
         }
         return fmt::format("{} of {} here ({}); starting soon unless more come{}", node_count(here),
                            range, names_here(run), and_unfit);
@@ -122,7 +103,7 @@ std::string explain_forming(const Run& run, const Forming& forming, Instant now)
         fmt::format("waiting for {} more: {} of {} here ({})", node_count(minimum(run) - here),
                     here, range, here == 0 ? "none" : names_here(run));
     if (!run.nodes.suspects().empty()) {
-        text += fmt::format("; cut off: {}", names_cut_off(run));
+        text += fmt::format("; cut off: {}", hosts_of(run, run.nodes.suspects()));
     }
     if (const std::string missing = names_missing(run, now); !missing.empty()) {
         text += fmt::format("; missing: {}", missing);
@@ -159,27 +140,19 @@ std::string store_full(const Run& run) {
 
 std::string explain_running(const Run& run, const Running& running, Instant now) {
     if (running.has_finished_rank) {
-        std::vector<std::string> names;
-        for (const NodeId& id : running.unfinished) {
-            names.push_back(name_of(run.nodes.at(id)));
-        }
         return fmt::format("generation {} is finishing: {} still {} workers",
-                           run.current.number.value(), list_of(names),
-                           names.size() == 1 ? "has" : "have");
+                           run.current.number.value(), hosts_of(run, running.unfinished),
+                           running.unfinished.size() == 1 ? "has" : "have");
     }
     if (run.nodes.ready().empty() && run.nodes.suspects().empty() && !running.quiet.empty()) {
-        std::vector<std::string> names;
-        for (const NodeId& id : running.quiet) {
-            names.push_back(name_of(run.nodes.at(id)));
-        }
         return fmt::format("generation {} runs; no sign of life of the workers on {}",
-                           run.current.number.value(), list_of(names));
+                           run.current.number.value(), hosts_of(run, running.quiet));
     }
     if (run.nodes.ready().empty()) {
         return run.nodes.suspects().empty()
                    ? std::string()
                    : fmt::format("generation {} runs; waiting for {} to connect again",
-                                 run.current.number.value(), names_cut_off(run));
+                                 run.current.number.value(), hosts_of(run, run.nodes.suspects()));
     }
     const std::string text = fmt::format("generation {} runs on {}", run.current.number.value(),
                                          node_count(run.current.places.size()));
@@ -195,7 +168,7 @@ std::string explain_phase(const Run& run, Instant now) {
         const auto whole =
             std::chrono::floor<std::chrono::seconds>(restored->kept_until - restored->since);
         return fmt::format("the rendezvous was restarted: waiting up to {} s for {} to come back",
-                           whole.count(), names_cut_off(run));
+                           whole.count(), hosts_of(run, run.nodes.suspects()));
     }
     if (const Forming* forming = std::get_if<Forming>(&run.phase)) {
         return explain_forming(run, *forming, now);
@@ -211,7 +184,7 @@ std::string explain_phase(const Run& run, Instant now) {
         const auto node = run.nodes.find(first);
         return fmt::format("generation {} is stopping: waiting for {}{} to end its workers",
                            run.current.number.value(),
-                           node == run.nodes.end() ? first.value() : name_of(node->second),
+                           node == run.nodes.end() ? first.value() : node->second.info.hostname,
                            stopping->pending.size() > 1
                                ? fmt::format(" and {} more", stopping->pending.size() - 1)
                                : "");
@@ -222,14 +195,31 @@ std::string explain_phase(const Run& run, Instant now) {
     return {};
 }
 
+/// With the time that is left for the minimum to be reached, where it is not.
+Waiting waiting_for(const Run& run, const std::string& text, Instant now) {
+    Waiting waiting{.text = text};
+    const Forming* const forming = std::get_if<Forming>(&run.phase);
+    if (forming != nullptr && run.nodes.ready().size() < minimum(run) && !is_preparing(run) &&
+        !is_held(run, now)) {
+        const auto left = std::chrono::duration_cast<Milliseconds>(forming->give_up_at - now);
+        waiting.limit = run.settings.join_timeout;
+        waiting.waited = std::clamp(waiting.limit - left, Milliseconds(0), waiting.limit);
+    }
+    return waiting;
+}
+
 }  // namespace
 
+std::string list_of(const std::vector<std::string>& names) {
+    constexpr std::size_t kNamesMax = 8;
+    const std::string more =
+        names.size() > kNamesMax ? fmt::format(" and {} more", names.size() - kNamesMax) : "";
+    const auto shown = std::span(names).first(std::min(names.size(), kNamesMax));
+    return fmt::format("{}{}", fmt::join(shown, ", "), more);
+}
+
 std::string names_here(const Run& run) {
-    std::vector<std::string> names;
-    for (const NodeId& id : run.nodes.ready()) {
-        names.push_back(name_of(run.nodes.at(id)));
-    }
-    return list_of(names);
+    return hosts_of(run, run.nodes.ready());
 }
 
 std::string names_unfit(const Run& run, Instant now) {
@@ -259,23 +249,6 @@ void tell_all(Step& step, const std::string& text) {
     }
     publish(step, EventKind::Notice, {{"text", text}});
 }
-
-namespace {
-
-/// With the time that is left for the minimum to be reached, where it is not.
-Waiting waiting_for(const Run& run, const std::string& text, Instant now) {
-    Waiting waiting{.text = text};
-    const Forming* const forming = std::get_if<Forming>(&run.phase);
-    if (forming != nullptr && run.nodes.ready().size() < minimum(run) && !is_preparing(run) &&
-        !is_held(run, now)) {
-        const auto left = std::chrono::duration_cast<Milliseconds>(forming->give_up_at - now);
-        waiting.limit = run.settings.join_timeout;
-        waiting.waited = std::clamp(waiting.limit - left, Milliseconds(0), waiting.limit);
-    }
-    return waiting;
-}
-
-}  // namespace
 
 void explain_waits(Step& step) {
     Run& run = step.run;

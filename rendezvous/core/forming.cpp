@@ -12,7 +12,6 @@
 #include "base/probe.hpp"
 #include "rendezvous/core/closed.hpp"
 #include "rendezvous/core/explain.hpp"
-#include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/quarantine.hpp"
@@ -73,13 +72,7 @@ std::vector<Candidate> choose(const Run& run, Instant now) {
     ranked.resize(DDP_RULE(size, SpareStarted, std::min(usable, size + 1)));
     std::vector<Candidate> chosen;
     for (const Ranked& one : ranked) {
-        const Join& info = one.node->info;
-        chosen.push_back(Candidate{.node = one.id,
-                                   .slots = info.slots,
-                                   .node_rank = info.node_rank,
-                                   .topology_key = info.topology_key,
-                                   .hostname = info.hostname,
-                                   .role = info.role});
+        chosen.push_back({place_of(one.node->info), one.node->info.node_rank});
     }
     return chosen;
 }

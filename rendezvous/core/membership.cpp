@@ -1,11 +1,7 @@
 #include "rendezvous/core/membership.hpp"
 
-#include <algorithm>
-#include <utility>
-
 #include <fmt/format.h>
 
-#include "base/check.hpp"
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
 #include "base/signal_name.hpp"

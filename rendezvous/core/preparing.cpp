@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <set>
 #include <tuple>
-#include <utility>
 
 #include <fmt/format.h>
 

@@ -77,6 +77,14 @@ bool is_naturally_before(const std::string& left, const std::string& right) {
     return left < right;  // gpu01 and gpu1: any fixed order
 }
 
+Place place_of(const Join& join) {
+    return {.node = join.node,
+            .slots = join.slots,
+            .hostname = join.hostname,
+            .role = join.role,
+            .topology_key = join.topology_key};
+}
+
 std::vector<Place> order_places(const std::vector<Place>& previous, std::vector<Candidate> chosen) {
     std::sort(chosen.begin(), chosen.end(), is_first_before);
     if (DDP_BUG(SurvivorMoved) && !previous.empty()) {
@@ -127,11 +135,7 @@ std::vector<Place> order_places(const std::vector<Place>& previous, std::vector<
     std::vector<Place> places;
     for (const Candidate* one : order) {
         if (one != nullptr) {
-            places.push_back(Place{.node = one->node,
-                                   .slots = one->slots,
-                                   .hostname = one->hostname,
-                                   .role = one->role,
-                                   .topology_key = one->topology_key});
+            places.push_back(*one);
         }
     }
     return places;

@@ -10,14 +10,11 @@
 namespace ddprun::rdzv {
 
 /// A node that is to get a place, and what decides which.
-struct Candidate {
-    NodeId node;
-    int slots = 1;
+struct Candidate : Place {
     std::optional<int> node_rank;
-    std::string topology_key;
-    std::string hostname;
-    std::string role;
 };
+
+[[nodiscard]] Place place_of(const Join& join);
 
 /// True if `left` comes before `right` when digits are read as numbers: gpu9 before gpu10.
 [[nodiscard]] bool is_naturally_before(const std::string& left, const std::string& right);

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 #include <variant>
-
-#include <fmt/format.h>
 
 #include "base/check.hpp"
 #include "base/planted_bug.hpp"

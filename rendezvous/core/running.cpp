@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -11,12 +10,10 @@
 #include "rendezvous/core/closed.hpp"
 #include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/first_failure.hpp"
-#include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/core/stopping.hpp"
-#include "rendezvous/wire/node_sizes.hpp"
 
 namespace ddprun::rdzv {
 

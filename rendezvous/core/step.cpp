@@ -5,8 +5,6 @@
 #include <utility>
 #include <variant>
 
-#include <fmt/format.h>
-
 #include "base/check.hpp"
 #include "base/overloaded.hpp"
 #include "base/planted_bug.hpp"

@@ -1,7 +1,6 @@
 #include "rendezvous/core/stopping.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -10,7 +9,6 @@
 #include "rendezvous/core/closed.hpp"
 #include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/forming.hpp"
-#include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/membership.hpp"
 #include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/quarantine.hpp"

@@ -1,10 +1,8 @@
 #include "rendezvous/election/leadership.hpp"
 
 #include <chrono>
-#include <optional>
 #include <utility>
 
-#include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <tuple>
 #include <utility>
 
 #include <boost/asio/as_tuple.hpp>

@@ -22,14 +22,6 @@ constexpr std::size_t kShownBytes = 120;
 
 // ------------------------------------------------------------------------------------- requests
 
-std::string text_of(std::int64_t number) {
-    return std::to_string(number);
-}
-
-std::string text_of(std::uint64_t number) {
-    return std::to_string(number);
-}
-
 EtcdRequest request(std::string path, const Json& body) {
     return EtcdRequest{std::move(path), body.dump()};
 }
@@ -155,18 +147,27 @@ bool read_revision(const Json& object, std::uint64_t& revision) {
     return read_number(member(object, "header"), "revision", revision) && revision > 0;
 }
 
+Result<EtcdLease> read_lease(std::string_view body, const Json& object, std::int64_t ttl_min) {
+    EtcdLease lease;
+    if (!read_number(object, "ID", lease.id) || !read_number(object, "TTL", lease.ttl_seconds) ||
+        lease.id == 0 || lease.ttl_seconds < ttl_min) {
+        return strange(body, "no lease");
+    }
+    return lease;
+}
+
 }  // namespace
 
 EtcdRequest grant_request(std::int64_t ttl_seconds) {
-    return request("/v3/lease/grant", Json{{"TTL", text_of(ttl_seconds)}});
+    return request("/v3/lease/grant", Json{{"TTL", std::to_string(ttl_seconds)}});
 }
 
 EtcdRequest keep_alive_request(std::int64_t lease) {
-    return request("/v3/lease/keepalive", Json{{"ID", text_of(lease)}});
+    return request("/v3/lease/keepalive", Json{{"ID", std::to_string(lease)}});
 }
 
 EtcdRequest revoke_request(std::int64_t lease) {
-    return request("/v3/lease/revoke", Json{{"ID", text_of(lease)}});
+    return request("/v3/lease/revoke", Json{{"ID", std::to_string(lease)}});
 }
 
 EtcdRequest range_request(std::string_view key) {
@@ -183,7 +184,8 @@ EtcdRequest campaign_request(std::string_view key, std::string_view value, std::
     const std::string name = base64_encode(key);
     const Json compare{
         {"key", name}, {"target", "CREATE"}, {"result", "EQUAL"}, {"create_revision", "0"}};
-    const Json put{{"key", name}, {"value", base64_encode(value)}, {"lease", text_of(lease)}};
+    const Json put{
+        {"key", name}, {"value", base64_encode(value)}, {"lease", std::to_string(lease)}};
     return request("/v3/kv/txn",
                    Json{{"compare", Json::array({compare})},
                         {"success", Json::array({Json{{"request_put", put}}})},
@@ -196,11 +198,11 @@ EtcdRequest guarded_request(const EtcdGuard& guard, std::string_view key,
     const Json leads{{"key", base64_encode(guard.leader_key)},
                      {"target", "CREATE"},
                      {"result", "EQUAL"},
-                     {"create_revision", text_of(guard.term)}};
+                     {"create_revision", std::to_string(guard.term)}};
     const Json is_unchanged{{"key", name},
                             {"target", "MOD"},
                             {"result", "EQUAL"},
-                            {"mod_revision", text_of(guard.mod_revision)}};
+                            {"mod_revision", std::to_string(guard.mod_revision)}};
     Json change;
     if (value) {
         change["request_put"] = Json{{"key", name}, {"value", base64_encode(*value)}};
@@ -218,12 +220,12 @@ EtcdRequest guarded_request(const EtcdGuard& guard, std::string_view key,
 EtcdRequest watch_request(std::string_view key, std::uint64_t revision) {
     return request("/v3/watch",
                    Json{{"create_request", Json{{"key", base64_encode(key)},
-                                                {"start_revision", text_of(revision)},
+                                                {"start_revision", std::to_string(revision)},
                                                 {"filters", Json::array({"NOPUT"})}}}});
 }
 
 EtcdRequest compaction_request(std::uint64_t revision) {
-    return request("/v3/kv/compaction", Json{{"revision", text_of(revision)}});
+    return request("/v3/kv/compaction", Json{{"revision", std::to_string(revision)}});
 }
 
 std::string end_of_prefix(std::string prefix) {
@@ -233,24 +235,12 @@ std::string end_of_prefix(std::string prefix) {
 }
 
 Result<EtcdLease> read_grant(std::string_view body) {
-    const Json object = parse(body);
-    EtcdLease lease;
-    if (!read_number(object, "ID", lease.id) || !read_number(object, "TTL", lease.ttl_seconds) ||
-        lease.id == 0 || lease.ttl_seconds <= 0) {
-        return strange(body, "no lease");
-    }
-    return lease;
+    return read_lease(body, parse(body), 1);
 }
 
 Result<EtcdLease> read_keep_alive(std::string_view body) {
     const Json object = parse(body);
-    const Json& result = member(object, "result");
-    EtcdLease lease;
-    if (!read_number(result, "ID", lease.id) || !read_number(result, "TTL", lease.ttl_seconds) ||
-        lease.id == 0 || lease.ttl_seconds < 0) {
-        return strange(body, "no lease");
-    }
-    return lease;
+    return read_lease(body, member(object, "result"), 0);
 }
 
 Result<EtcdRange> read_range(std::string_view body) {

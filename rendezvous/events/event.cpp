@@ -2,7 +2,6 @@
 
 #include <array>
 #include <chrono>
-#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -98,16 +97,6 @@ void add_fields(const Event& event, std::size_t text_bytes_max, ordered_json& ob
     }
 }
 
-/// The text of that field; empty: there is none.
-std::string text_in(const Event& event, std::string_view name) {
-    for (const EventField& field : event.fields) {
-        if (field.name == name) {
-            return std::get<std::string>(field.value);
-        }
-    }
-    return {};
-}
-
 }  // namespace
 
 std::string_view name_of(EventKind kind) {
@@ -151,9 +140,9 @@ std::string event_line(const Event& event, std::uint64_t sequence, Milliseconds 
 
 std::string_view notified_as(const Event& event) {
     const bool is_hang = event.kind == EventKind::HangNotice ||
-                         (event.kind == EventKind::Stop && text_in(event, "cause") == "hang");
+                         (event.kind == EventKind::Stop && text_of(event, "cause") == "hang");
     // Of the first generation there is nothing to say why it was formed.
-    const bool is_restart = event.kind == EventKind::Formed && !text_in(event, "text").empty();
+    const bool is_restart = event.kind == EventKind::Formed && !text_of(event, "text").empty();
     if (is_hang) {
         return "hang";
     }

@@ -49,7 +49,6 @@ public:
     void drop_passing();
 
     /// The number of the next line to pass, and the lines that are the last, by their numbers.
-    [[nodiscard]] std::uint64_t next_passing() const { return next_passing_; }
     [[nodiscard]] const std::map<std::uint64_t, std::string>& passing() const { return passing_; }
 
     [[nodiscard]] const TimeUse& time_use() const { return time_use_; }

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 #include <fmt/format.h>
 
-#include "base/check.hpp"
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
 #include "rendezvous/core/run.hpp"

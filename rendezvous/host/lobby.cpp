@@ -1,7 +1,5 @@
 #include "rendezvous/host/lobby.hpp"
 
-#include <utility>
-
 #include "base/probe.hpp"
 
 namespace ddprun::rdzv {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <utility>
 
 #include <boost/url/parse.hpp>
 #include <fmt/format.h>

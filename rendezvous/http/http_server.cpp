@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -102,20 +101,6 @@ std::string error_body(const std::string& what) {
 }
 
 }  // namespace
-
-void Watched::obey(const OperatorOrder& /*order*/, const std::string& /*from*/,
-                   OrderAnswer answer) {
-    answer(Error{ErrorCode::PermissionDenied, "no orders are taken here"});
-}
-
-Result<std::uint64_t> Watched::read_workers(const std::string& /*job*/,
-                                            const ReadWorkers& /*question*/) {
-    return Error{ErrorCode::NotFound, "nobody's logs are here"};
-}
-
-std::optional<std::string> Watched::take_read(std::uint64_t /*reading*/) {
-    return std::nullopt;
-}
 
 HttpServer::Session::Session(asio::io_context& io, HttpStream connection,
                              std::optional<bool> on_this_machine)

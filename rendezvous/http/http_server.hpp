@@ -62,18 +62,18 @@ public:
     /// Somebody wants to read what workers of `job` have written, or where they are; names that.
     /// Failure as above.
     [[nodiscard]] virtual Result<std::uint64_t> read_workers(const std::string& job,
-                                                             const ReadWorkers& question);
+                                                             const ReadWorkers& question) = 0;
     /// What has come of it since the last time; empty: nothing, until published(). None: it is
     /// over.
-    [[nodiscard]] virtual std::optional<std::string> take_read(std::uint64_t reading);
+    [[nodiscard]] virtual std::optional<std::string> take_read(std::uint64_t reading) = 0;
     /// Nobody takes it any more. After the end, too.
-    virtual void end_reading(std::uint64_t /*reading*/) {}
+    virtual void end_reading(std::uint64_t reading) = 0;
 
     /// Hears what becomes of an order; Failure as above.
     using OrderAnswer = std::function<void(const Result<OperatorReply>&)>;
     /// An operator asks for something; `from` is told to people. Answered once, when it is durable.
     /// Where nothing is decided there is nobody to ask.
-    virtual void obey(const OperatorOrder& order, const std::string& from, OrderAnswer answer);
+    virtual void obey(const OperatorOrder& order, const std::string& from, OrderAnswer answer) = 0;
 };
 
 /// Answers watchers on a Unix socket, this user's and root's, and whoever is handed to adopt().

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
-#include <utility>
 #include <vector>
 
 #include <boost/url/parse.hpp>
@@ -12,6 +10,7 @@
 
 #include "base/printable.hpp"
 #include "rendezvous/wire/control_fields.hpp"
+#include "rendezvous/wire/json_text.hpp"
 
 namespace ddprun::rdzv {
 
@@ -92,14 +91,7 @@ Result<OperatorOrder> parse_order_target(std::string_view target, const Limits& 
 
 Result<OperatorOrder> parse_order_body(OperatorOrder order, std::string_view body,
                                        const Limits& limits) {
-    const Json object = body.empty()
-                            ? Json::object()
-                            : Json::parse(
-                                  body.begin(), body.end(),
-                                  [&limits](int depth, Json::parse_event_t, Json&) {
-                                      return depth <= static_cast<int>(limits.json_depth_max);
-                                  },
-                                  false);
+    const Json object = body.empty() ? Json::object() : parse_shallow_json(body);
     if (!object.is_object()) {
         return bad_body("this body");
     }

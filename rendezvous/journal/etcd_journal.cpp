@@ -1,6 +1,5 @@
 #include "rendezvous/journal/etcd_journal.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 

@@ -16,7 +16,6 @@
 #include <fmt/format.h>
 
 #include "base/check.hpp"
-#include "base/limits.hpp"
 #include "base/os/signals_blocked.hpp"
 #include "rendezvous/journal/journal_folder.hpp"
 #include "rendezvous/journal/run_database.hpp"
@@ -37,13 +36,11 @@ struct Life {
     bool is_over = false;
 };
 
-}  // namespace
-
 /// The owner's thread leaves changes, the journal's thread takes all that wait at once.
-class SqliteJournal::Impl {
+class SqliteJournal final : public Journal {
 public:
-    Impl(asio::io_context& owner, const Limits& limits, JournalFolder folder,
-         std::unique_ptr<RunDatabase> database)
+    SqliteJournal(asio::io_context& owner, const Limits& limits, JournalFolder folder,
+                  std::unique_ptr<RunDatabase> database)
         : owner_(owner),
           limits_(limits),
           folder_(std::move(folder)),
@@ -61,7 +58,7 @@ public:
         ::pthread_setname_np(thread_.native_handle(), "ddprun-journal");
     }
 
-    ~Impl() {
+    ~SqliteJournal() override {
         life_->is_over = true;
         life_->work.reset();
         // What waits has its turn before this.
@@ -72,10 +69,10 @@ public:
         thread_.join();
     }
 
-    Impl(const Impl&) = delete;
-    Impl& operator=(const Impl&) = delete;
+    SqliteJournal(const SqliteJournal&) = delete;
+    SqliteJournal& operator=(const SqliteJournal&) = delete;
 
-    void write(const JobId& job, std::string record, Written written) {
+    void write(const JobId& job, std::string record, Written written) override {
         if (record.size() > limits_.record_bytes_max) {
             refuse(fmt::format("the record of run {} has {} bytes, more than the limit of {}",
                                job.value(), record.size(), limits_.record_bytes_max),
@@ -104,7 +101,7 @@ public:
         wake_up(is_wake_up_needed);
     }
 
-    void erase(const JobId& job) {
+    void erase(const JobId& job) override {
         bool is_wake_up_needed = false;
         {
             const std::lock_guard lock(mutex_);
@@ -187,21 +184,7 @@ private:
     std::thread thread_;
 };
 
-SqliteJournal::SqliteJournal(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-
-SqliteJournal::~SqliteJournal() = default;
-
-void SqliteJournal::write(const JobId& job, std::string record, Written written) {
-    impl_->write(job, std::move(record), std::move(written));
-}
-
-void SqliteJournal::erase(const JobId& job) {
-    impl_->erase(job);
-}
-
 // ----------------------------------------------------------------------------------------- opening
-
-namespace {
 
 struct OpenedDatabase {
     std::unique_ptr<RunDatabase> database;
@@ -263,8 +246,8 @@ Result<OpenedJournal> open_sqlite_journal(asio::io_context& io, std::string fold
         return synced.error();
     }
     result.records = std::move(opened->records);
-    result.journal = std::make_unique<SqliteJournal>(std::make_unique<SqliteJournal::Impl>(
-        io, limits, *std::move(folder), std::move(opened->database)));
+    result.journal = std::make_unique<SqliteJournal>(io, limits, *std::move(folder),
+                                                     std::move(opened->database));
     return result;
 }
 

@@ -11,8 +11,15 @@
 
 namespace ddprun::rdzv {
 
+struct OpenedJournal {
+    std::unique_ptr<Journal> journal;
+    std::map<JobId, std::string> records;  ///< newest of each run, as they were written
+    std::string
+        note;  ///< for people, if not empty: what of an earlier journal is not used, and why
+};
+
 /// The journal of one daemon in a folder of its own machine: one SQLite database, written on its
-/// own thread, in one transaction for all records that wait. Made by open_sqlite_journal().
+/// own thread, in one transaction for all records that wait.
 ///
 /// The destructor writes what waits, then closes: it takes as long as the disk does. Afterwards
 /// nothing is called back. While a write is under way the loop that it was made with does not run
@@ -21,29 +28,7 @@ namespace ddprun::rdzv {
 /// A daemon has come through its start when the first record is written, when it has lived for
 /// Limits::reconnect_grace, or when it closes its journal: whichever is first. One that dies before
 /// has died on this journal, perhaps because of it.
-class SqliteJournal final : public Journal {
-public:
-    class Impl;
-
-    explicit SqliteJournal(std::unique_ptr<Impl> impl);
-    ~SqliteJournal() override;
-    SqliteJournal(const SqliteJournal&) = delete;
-    SqliteJournal& operator=(const SqliteJournal&) = delete;
-
-    void write(const JobId& job, std::string record, Written written) override;
-    void erase(const JobId& job) override;
-
-private:
-    std::unique_ptr<Impl> impl_;
-};
-
-struct OpenedJournal {
-    std::unique_ptr<Journal> journal;
-    std::map<JobId, std::string> records;  ///< newest of each run, as they were written
-    std::string
-        note;  ///< for people, if not empty: what of an earlier journal is not used, and why
-};
-
+///
 /// Opens the journal in `folder`, which is made (only for this user) if it is missing, and reads
 /// it. A database that is damaged, of another program or version, or that a daemon died on
 /// Limits::journal_crashes_max times in a row is set aside under another name and a new one is

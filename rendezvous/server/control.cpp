@@ -13,6 +13,7 @@
 #include "base/os/unix_time.hpp"
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/status.hpp"
+#include "rendezvous/wire/codec.hpp"
 #include "rendezvous/wire/control.hpp"
 
 namespace ddprun::rdzv {
@@ -144,7 +145,7 @@ std::function<std::string()> status_text(const JobId& wanted, const Jobs& jobs,
 Result<std::string> answer_control(const RendezvousHandshake& handshake, std::string_view question,
                                    const Jobs& jobs, ProgressWatch& progress,
                                    const Limits& limits) {
-    const Result<AskStatus> asked = decode_ask_status(question, limits);
+    const Result<AskStatus> asked = decode<AskStatus>(question, limits);
     if (!asked) {
         return asked.error();
     }

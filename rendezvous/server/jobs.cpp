@@ -9,6 +9,7 @@
 
 #include "base/os/unix_time.hpp"
 #include "rendezvous/core/explain.hpp"
+#include "rendezvous/wire/codec.hpp"
 
 namespace ddprun::rdzv {
 
@@ -43,7 +44,7 @@ void Jobs::begin(Durable durable, std::function<bool(Instant)> may_decide,
 }
 
 void Jobs::restore(Instant now, const JobId& id, const std::string& text) {
-    const Result<RunRecord> record = decode_run_record(text, options_.coordinator.limits);
+    const Result<RunRecord> record = decode<RunRecord>(text, options_.coordinator.limits);
     if (!record || record->job != id) {
         hooks_.log(fmt::format("the journal's record of job {} cannot be read: {}", id.value(),
                                record ? "it is of another job" : record.error().what));

@@ -30,6 +30,12 @@ struct Durable {
 /// Hears what becomes of an order.
 using OrderAnswer = std::function<void(const OperatorReply&)>;
 
+/// Of what follows jobs beside their runs.
+struct NewsHooks {
+    std::function<void(ConnectionId, const RendezvousMessage&)> send;
+    std::function<void()> news;  ///< there is more for who watches
+};
+
 /// What coordinators make the daemon do. None of these may call Jobs again before it returns,
 /// except read_ready.
 struct JobHooks {

@@ -1,7 +1,6 @@
 #include "rendezvous/server/port_store.hpp"
 
 #include <utility>
-#include <variant>
 
 #include <fmt/format.h>
 

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <utility>
-#include <vector>
 
 #include "rendezvous/core/run.hpp"
 
@@ -21,7 +19,7 @@ Instant now_here() {
 
 }  // namespace
 
-ProgressWatch::ProgressWatch(boost::asio::io_context& io, Jobs& jobs, Hooks hooks)
+ProgressWatch::ProgressWatch(boost::asio::io_context& io, Jobs& jobs, NewsHooks hooks)
     : jobs_(jobs), hooks_(std::move(hooks)), timer_(io, [this] { turn(); }) {}
 
 void ProgressWatch::look(const JobId& job) {
@@ -154,7 +152,7 @@ void ProgressWatch::turn() {
     }
     is_round_begun_ = false;
     if (std::exchange(has_passed_, false)) {
-        hooks_.passed();
+        hooks_.news();
     }
     if (!watched_.empty()) {
         timer_.set(now + limits_.progress_interval);

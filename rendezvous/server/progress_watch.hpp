@@ -24,12 +24,7 @@ namespace ddprun::rdzv {
 /// left of it, and nobody tells anything. On the thread of `io`; `jobs` outlives it.
 class ProgressWatch {
 public:
-    struct Hooks {
-        std::function<void(ConnectionId, const RendezvousMessage&)> send;
-        std::function<void()> passed;  ///< there are new lines for who follows
-    };
-
-    ProgressWatch(boost::asio::io_context& io, Jobs& jobs, Hooks hooks);
+    ProgressWatch(boost::asio::io_context& io, Jobs& jobs, NewsHooks hooks);
 
     /// Somebody looks at `job` now; empty: at all.
     void look(const JobId& job);
@@ -58,7 +53,7 @@ private:
     [[nodiscard]] Milliseconds interval_of(const Run& run) const;
 
     Jobs& jobs_;
-    Hooks hooks_;
+    NewsHooks hooks_;
     WatchLimits limits_;
     std::map<JobId, Watched> watched_;
     DeadlineTimer timer_;          ///< set while anything is watched

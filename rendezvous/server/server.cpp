@@ -1,24 +1,18 @@
 #include "rendezvous/server/server.hpp"
 
 #include <chrono>
-#include <map>
 #include <thread>
 #include <utility>
 
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <fmt/format.h>
 
 #include "base/check.hpp"
 #include "rendezvous/core/run.hpp"
 #include "rendezvous/server/control.hpp"
-#include "rendezvous/transport/connection.hpp"
 #include "rendezvous/wire/codec.hpp"
 #include "rendezvous/wire/handshake.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
@@ -59,8 +53,8 @@ Server::Server(asio::io_context& io, ServerOptions options)
       patience_(has_other_cpus() ? Duration(kNap) : Duration::zero()),
       store_(options_.limits, store_say()),
       jobs_(io, options_.limits, Rng(options_.rng.next()), make_hooks(), !options_.exits_when_idle),
-      progress_(io, jobs_, make_progress_hooks()),
-      reading_(io, jobs_, options_.limits, make_reading_hooks()),
+      progress_(io, jobs_, make_news_hooks()),
+      reading_(io, jobs_, options_.limits, make_news_hooks()),
       watched_(jobs_, progress_, reading_, options_.limits, options_.metrics_text),
       http_(io, options_.limits, watched_, access_of(options_),
             [this](ConnectionId id) { left(id); }) {
@@ -144,7 +138,7 @@ void Server::end_if_idle() {
 // ------------------------------------------------------------------------------------- connections
 
 asio::awaitable<void> Server::serve(Session& session, Instant deadline) {
-    const std::optional<Error> refused = co_await greet(session, deadline);
+    const Result<void> greeted = co_await greet(session, deadline);
     const bool is_watcher = std::holds_alternative<Session::Watching>(session.state);
     if (is_watcher) {
         hand_to_http(session);
@@ -152,8 +146,8 @@ asio::awaitable<void> Server::serve(Session& session, Instant deadline) {
         left(session.id);
     }
     const auto* const evicted = std::get_if<Session::Evicted>(&session.state);
-    if (evicted != nullptr || refused) {
-        refuse(session.peer, evicted != nullptr ? evicted->why : refused->what);
+    if (evicted != nullptr || !greeted) {
+        refuse(session.peer, evicted != nullptr ? evicted->why : greeted.error().what);
     } else if (!is_stopped_ && !is_watcher) {
         co_await carry(session);
     }
@@ -266,7 +260,7 @@ void Server::obey(Session& session, std::string_view body) {
         send_to_leader(session);
         return;
     }
-    const Result<OperatorOrder> order = decode_operator_order(body, options_.limits);
+    const Result<OperatorOrder> order = decode<OperatorOrder>(body, options_.limits);
     if (!order || !session.handshake.is_for(order->job) ||
         std::holds_alternative<Session::Dismissed>(session.state)) {
         session.connection.fail(order ? "it greeted for another job, or asks twice"
@@ -383,15 +377,8 @@ JobHooks Server::make_hooks() {
     return hooks;
 }
 
-ProgressWatch::Hooks Server::make_progress_hooks() {
-    ProgressWatch::Hooks hooks;
-    hooks.send = [this](ConnectionId id, const RendezvousMessage& message) { send(id, message); };
-    hooks.passed = [this] { http_.published(); };
-    return hooks;
-}
-
-WorkersReading::Hooks Server::make_reading_hooks() {
-    WorkersReading::Hooks hooks;
+NewsHooks Server::make_news_hooks() {
+    NewsHooks hooks;
     hooks.send = [this](ConnectionId id, const RendezvousMessage& message) { send(id, message); };
     hooks.news = [this] { http_.published(); };
     return hooks;

@@ -109,8 +109,7 @@ private:
     boost::asio::awaitable<void> carry(Session& session);
     void expect_join(Session& session);
     [[nodiscard]] JobHooks make_hooks();
-    [[nodiscard]] ProgressWatch::Hooks make_progress_hooks();
-    [[nodiscard]] WorkersReading::Hooks make_reading_hooks();
+    [[nodiscard]] NewsHooks make_news_hooks();
     void send(ConnectionId id, const RendezvousMessage& message);
     void take(Session& session, std::string_view body);
     void answer(Session& session, std::string_view question);

@@ -7,7 +7,6 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,7 +18,6 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <fmt/format.h>
 
 #include "base/check.hpp"
 #include "rendezvous/server/server.hpp"
@@ -37,10 +35,6 @@ namespace {
 constexpr std::size_t kNewcomersPerTurn = 256;  ///< then the others get their turn
 constexpr std::size_t kAcceptedPerTurn = 1024;
 constexpr std::uint64_t kListener = 0;  ///< in the epoll set; connections begin with 1
-
-sockaddr* generic(sockaddr_storage& address) {
-    return static_cast<sockaddr*>(static_cast<void*>(&address));
-}
 
 }  // namespace
 

@@ -2,7 +2,6 @@
 #include <utility>
 
 #include <boost/asio/post.hpp>
-#include <fmt/format.h>
 
 #include "rendezvous/core/run.hpp"
 #include "rendezvous/server/server.hpp"

@@ -1,8 +1,5 @@
 #include "rendezvous/server/session.hpp"
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <array>
 #include <chrono>
 #include <string_view>
@@ -11,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "rendezvous/store/core/admission.hpp"
+#include "rendezvous/store/net/socket.hpp"
 #include "rendezvous/transport/tls.hpp"
 
 namespace ddprun::rdzv {
@@ -24,6 +22,8 @@ enum class Protocol { Agent, Tls, Unknown };
 
 constexpr char kStoreByte = '\0';  // VALIDATE, with which PyTorch's clients begin
 constexpr std::size_t kTellingBytes = kMagic.size();
+constexpr const char* kEnded = "it ended in the handshake";
+constexpr const char* kNoAgent = "it is no ddprun agent";
 
 // All that is ever read from a peer that has not proved itself, but for its TLS handshake.
 static_assert(kHelloBytes + kProofBytes <= Limits().hello_bytes_max);
@@ -45,57 +45,50 @@ void arm_deadline(Session& session, Instant deadline) {
     });
 }
 
-asio::awaitable<std::optional<Error>> greet_agent(Session& session) {
+asio::awaitable<Result<void>> greet_agent(Session& session) {
     Connection& connection = session.connection;
     connection.tune();
-    std::optional<Error> refused = Error{ErrorCode::ConnectionLost, "it ended in the handshake"};
     std::array<char, kHelloBytes> hello{};
     kMagic.copy(hello.data(), kMagic.size());
     Result<void> moved = co_await connection.read_exactly(hello.data() + kMagic.size(),
                                                           hello.size() - kMagic.size());
     if (!moved) {
-        co_return refused;
+        co_return Error{ErrorCode::ConnectionLost, kEnded};
     }
     if (session.tls && !connection.has_tls()) {
         const std::string words = answer_about_tls(true);
         moved = co_await connection.write_whole(words);
-        refused = Error{ErrorCode::Refused, "it was started without --tls-ca, we speak TLS only"};
-        co_return refused;
+        co_return Error{ErrorCode::Refused, "it was started without --tls-ca, we speak TLS only"};
     }
     const RendezvousHandshake::Answer answer =
         session.handshake.answer(std::string_view(hello.data(), hello.size()));
     const Result<void> answered = co_await connection.write_whole(answer.bytes);
     if (answer.refused) {
-        refused = answer.refused;
-        co_return refused;
+        co_return *answer.refused;
     }
     std::array<char, kProofBytes> proof{};
     moved = co_await connection.read_exactly(proof.data(), proof.size());
     if (!answered || !moved) {
-        refused->what += "; perhaps its secret is another";
-        co_return refused;
+        co_return Error{ErrorCode::ConnectionLost,
+                        std::string(kEnded) + "; perhaps its secret is another"};
     }
     const Result<SessionKeys> keys =
         session.handshake.finish(std::string_view(proof.data(), proof.size()));
     if (!keys) {
-        refused = keys.error();
-        co_return refused;
+        co_return keys.error();
     }
     connection.secure(*keys);
-    refused.reset();
-    co_return refused;
+    co_return Result<void>();
 }
 
 /// TLS, and inside it what is said without TLS too. `first` bytes of it were read.
-asio::awaitable<std::optional<Error>> greet_in_tls(Session& session, std::string_view first) {
+asio::awaitable<Result<void>> greet_in_tls(Session& session, std::string_view first) {
     Connection& connection = session.connection;
-    std::optional<Error> refused;
     if (!session.tls) {
         const std::string words = answer_about_tls(false);
         const Result<void> told = co_await connection.write_whole(words);
         static_cast<void>(told);
-        refused = Error{ErrorCode::Refused, "it speaks TLS, we were started without --tls-cert"};
-        co_return refused;
+        co_return Error{ErrorCode::Refused, "it speaks TLS, we were started without --tls-cert"};
     }
     Result<void> moved = co_await connection.shake_tls(session.tls, first);
     std::array<char, kTellingBytes> inner{};
@@ -103,27 +96,22 @@ asio::awaitable<std::optional<Error>> greet_in_tls(Session& session, std::string
         moved = co_await connection.read_exactly(inner.data(), inner.size());
     }
     if (!moved) {
-        refused = Error{moved.error().code, "no TLS: " + moved.error().what};
-        co_return refused;
+        co_return Error{moved.error().code, "no TLS: " + moved.error().what};
     }
     if (connection.has_ended()) {
         // Its deadline, a newer connection or the daemon's end has closed it while the answer was
         // on its way; the bytes that were just read had arrived before.
-        refused = Error{ErrorCode::ConnectionLost, "it ended in the handshake"};
-        co_return refused;
+        co_return Error{ErrorCode::ConnectionLost, kEnded};
     }
     const std::string_view telling(inner.data(), inner.size());
     if (is_of_http(telling.front())) {
         session.state = Session::Watching{std::string(telling)};
-        refused.reset();
-        co_return refused;
+        co_return Result<void>();
     }
     if (protocol_of(telling) != Protocol::Agent) {
-        refused = Error{ErrorCode::BadMessage, "it is no ddprun agent"};
-        co_return refused;
+        co_return Error{ErrorCode::BadMessage, kNoAgent};
     }
-    refused = co_await greet_agent(session);
-    co_return refused;
+    co_return co_await greet_agent(session);
 }
 
 }  // namespace
@@ -163,32 +151,24 @@ bool is_of_http(char first_byte) {
 }
 
 std::string peer_name(int fd) {
-    sockaddr_storage address{};
-    socklen_t size = sizeof address;
-    if (::getpeername(fd, static_cast<sockaddr*>(static_cast<void*>(&address)), &size) != 0) {
-        return "a connection";
-    }
-    const void* const any = &address;
-    const in_port_t port = address.ss_family == AF_INET6
-                               ? static_cast<const sockaddr_in6*>(any)->sin6_port
-                               : static_cast<const sockaddr_in*>(any)->sin_port;
-    return fmt::format("{} port {}", address_text(address), ntohs(port));
+    const std::optional<sockaddr_storage> peer = peer_of(fd);
+    return peer ? fmt::format("{} port {}", address_text(*peer), port_of(*peer)) : "a connection";
 }
 
-asio::awaitable<std::optional<Error>> greet(Session& session, Instant deadline) {
+asio::awaitable<Result<void>> greet(Session& session, Instant deadline) {
     arm_deadline(session, deadline);
     std::array<char, kTellingBytes> first{};
     const Result<void> heard = co_await session.connection.read_exactly(first.data(), first.size());
-    std::optional<Error> refused = Error{ErrorCode::BadMessage, "it is no ddprun agent"};
+    Result<void> greeted = Error{ErrorCode::BadMessage, kNoAgent};
     const std::string_view telling(first.data(), first.size());
     const Protocol protocol = heard ? protocol_of(telling) : Protocol::Unknown;
     if (protocol == Protocol::Agent) {
-        refused = co_await greet_agent(session);
+        greeted = co_await greet_agent(session);
     } else if (protocol == Protocol::Tls) {
-        refused = co_await greet_in_tls(session, telling);
+        greeted = co_await greet_in_tls(session, telling);
     }
     session.deadline.cancel();
-    co_return refused;
+    co_return greeted;
 }
 
 std::optional<std::string> RefusalLog::note(Instant now, const std::string& text) {

@@ -69,7 +69,7 @@ struct Session {
 /// the connection is secured, and Connection::carry() is next, or its state is Watching. Else why
 /// it was turned away. At most kHelloBytes and kProofBytes are read, and with TLS
 /// Limits::tls_hello_bytes_max; nothing is kept.
-boost::asio::awaitable<std::optional<Error>> greet(Session& session, Instant deadline);
+boost::asio::awaitable<Result<void>> greet(Session& session, Instant deadline);
 
 /// At most one line a second about peers that got nowhere, so that they cannot fill a disk.
 class RefusalLog {

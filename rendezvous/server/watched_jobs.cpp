@@ -1,7 +1,6 @@
 #include "rendezvous/server/watched_jobs.hpp"
 
 #include <chrono>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -102,8 +101,7 @@ void WatchedJobs::obey(const OperatorOrder& order, const std::string& from, Orde
         answer(leads.error());
         return;
     }
-    jobs_.obey(order, from,
-               [answer = std::move(answer)](const OperatorReply& reply) { answer(reply); });
+    jobs_.obey(order, from, std::move(answer));
 }
 
 }  // namespace ddprun::rdzv

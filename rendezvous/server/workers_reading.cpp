@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -41,7 +40,7 @@ constexpr const char* kGone = "it is gone before all was read";
 }  // namespace
 
 WorkersReading::WorkersReading(boost::asio::io_context& io, Jobs& jobs, const Limits& limits,
-                               Hooks hooks)
+                               NewsHooks hooks)
     : jobs_(jobs), limits_(limits), hooks_(std::move(hooks)), timer_(io, [this] { judge(); }) {}
 
 std::deque<WorkersReading::Named> WorkersReading::nodes_of(const Run& run,

@@ -27,12 +27,7 @@ namespace ddprun::rdzv {
 /// outlives it.
 class WorkersReading {
 public:
-    struct Hooks {
-        std::function<void(ConnectionId, const RendezvousMessage&)> send;
-        std::function<void()> news;  ///< there is more to take, or it is over
-    };
-
-    WorkersReading(boost::asio::io_context& io, Jobs& jobs, const Limits& limits, Hooks hooks);
+    WorkersReading(boost::asio::io_context& io, Jobs& jobs, const Limits& limits, NewsHooks hooks);
 
     /// Names what is read from now on. NotFound: nobody of that job can be read;
     /// Unreachable: Limits::readers_max read already.
@@ -79,7 +74,7 @@ private:
 
     Jobs& jobs_;
     Limits limits_;
-    Hooks hooks_;
+    NewsHooks hooks_;
     std::map<std::uint64_t, Reading> readings_;
     std::uint64_t last_ = 0;
     DeadlineTimer timer_;

@@ -146,17 +146,13 @@ asio::awaitable<Result<void>> Dialer::connect(DialTarget target, Endpoint addres
 asio::awaitable<Result<SessionKeys>> Dialer::shake_hands(DialTarget target) {
     arm_deadline(target.hello_timeout);
     if (options_.tls) {
-        const Result<void> hidden = co_await begin_tls();
+        const Result<void> hidden =
+            co_await connection_->shake_tls(options_.tls, std::string_view());
         if (!hidden) {
             co_return handshake_error(hidden.error());
         }
     }
     co_return co_await prove();
-}
-
-asio::awaitable<Result<void>> Dialer::begin_tls() {
-    Result<void> hidden = co_await connection_->shake_tls(options_.tls, std::string_view());
-    co_return hidden;
 }
 
 asio::awaitable<Result<SessionKeys>> Dialer::prove() {

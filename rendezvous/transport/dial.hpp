@@ -60,7 +60,6 @@ public:
 private:
     boost::asio::awaitable<Result<std::vector<Endpoint>>> resolve(DialTarget target);
     boost::asio::awaitable<Result<void>> connect(DialTarget target, Endpoint address);
-    boost::asio::awaitable<Result<void>> begin_tls();
     boost::asio::awaitable<Result<SessionKeys>> shake_hands(DialTarget target);
     boost::asio::awaitable<Result<SessionKeys>> prove();
 

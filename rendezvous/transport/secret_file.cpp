@@ -6,11 +6,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/os/own_variable.hpp"
 #include "base/os/unique_fd.hpp"
@@ -23,19 +26,6 @@ constexpr std::size_t kHexDigits = 2 * JobSecret::kBytes;
 
 std::string named_secret_file(const std::string& given) {
     return given.empty() ? own_variable("DDPRUN_SECRET_FILE") : given;
-}
-
-std::optional<unsigned char> hex_value(char digit) {
-    if (digit >= '0' && digit <= '9') {
-        return static_cast<unsigned char>(digit - '0');
-    }
-    if (digit >= 'a' && digit <= 'f') {
-        return static_cast<unsigned char>(digit - 'a' + 10);
-    }
-    if (digit >= 'A' && digit <= 'F') {
-        return static_cast<unsigned char>(digit - 'A' + 10);
-    }
-    return std::nullopt;
 }
 
 Result<JobSecret> parse_secret(std::string_view text, const std::string& path) {
@@ -51,12 +41,11 @@ Result<JobSecret> parse_secret(std::string_view text, const std::string& path) {
     }
     JobSecret::Bytes bytes{};
     for (std::size_t i = 0; i < bytes.size(); ++i) {
-        const std::optional<unsigned char> high = hex_value(text[2 * i]);
-        const std::optional<unsigned char> low = hex_value(text[2 * i + 1]);
-        if (!high || !low) {
+        const char* const digits = text.data() + 2 * i;
+        const auto [end, failure] = std::from_chars(digits, digits + 2, bytes[i], 16);
+        if (failure != std::errc() || end != digits + 2) {
             return bad;
         }
-        bytes[i] = static_cast<unsigned char>(*high * 16 + *low);
     }
     return JobSecret(bytes, path);
 }
@@ -110,7 +99,7 @@ Result<JobSecret> read_secret(const std::string& path) {
 }
 
 std::string random_hex(std::size_t byte_count) {
-    std::string bytes(byte_count, '\0');
+    std::vector<unsigned char> bytes(byte_count);
     std::size_t filled = 0;
     while (filled < bytes.size()) {
         const ssize_t count = ::getrandom(bytes.data() + filled, bytes.size() - filled, 0);
@@ -118,11 +107,7 @@ std::string random_hex(std::size_t byte_count) {
             filled += static_cast<std::size_t>(count);
         }
     }
-    std::string hex;
-    for (const char byte : bytes) {
-        hex += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-    }
-    return hex;
+    return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
 std::optional<Error> write_whole(int fd, std::string_view text, const std::string& path) {

@@ -23,4 +23,8 @@ namespace ddprun::rdzv {
 [[nodiscard]] Result<RendezvousMessage> decode_rendezvous_message(std::string_view body,
                                                                   const Limits& limits);
 
+/// What is no message of the two is alone in its body; failure as above.
+template <typename T>
+[[nodiscard]] Result<T> decode(std::string_view body, const Limits& limits);
+
 }  // namespace ddprun::rdzv

@@ -19,6 +19,8 @@ namespace ddprun::rdzv {
 
 /// How things stand with the job of the connection's hello.
 struct AskStatus {
+    static constexpr std::string_view kType = "ask_status";
+
     JobId job;  ///< empty: all jobs
 
     bool operator==(const AskStatus&) const = default;
@@ -114,6 +116,8 @@ struct JobStatus {
 };
 
 struct StatusReply {
+    static constexpr std::string_view kType = "status";
+
     std::vector<JobStatus> jobs;  ///< by id
     int jobs_left_out = 0;
 
@@ -133,6 +137,8 @@ enum class OperatorAction {
 };
 
 struct OperatorOrder {
+    static constexpr std::string_view kType = "order";
+
     JobId job;
     OperatorAction action = OperatorAction::Restart;
     std::string node;          ///< its id or its host's name
@@ -152,6 +158,8 @@ enum class OrderFault {
 };
 
 struct OperatorReply {
+    static constexpr std::string_view kType = "ordered";
+
     OrderFault fault = OrderFault::None;
     std::uint64_t event = 0;  ///< the number of the event `operator`, if it was taken
     std::string text;         ///< a line: what happens now, or why nothing does
@@ -167,11 +175,5 @@ struct OperatorReply {
 [[nodiscard]] std::string encode(const JobStatus& job);
 
 /// Failure is BadMessage and names the field.
-[[nodiscard]] Result<AskStatus> decode_ask_status(std::string_view body, const Limits& limits);
-[[nodiscard]] Result<StatusReply> decode_status_reply(std::string_view body, const Limits& limits);
-[[nodiscard]] Result<OperatorOrder> decode_operator_order(std::string_view body,
-                                                          const Limits& limits);
-[[nodiscard]] Result<OperatorReply> decode_operator_reply(std::string_view body,
-                                                          const Limits& limits);
 
 }  // namespace ddprun::rdzv

@@ -229,7 +229,7 @@ private:
             return;
         }
         Reader inner(field, limits_, fmt::format("{}.{}", place_, key), problem_);
-        Fields<T>::visit(value, inner);
+        visit_fields(value, inner);
     }
 
     const Json& object_;
@@ -261,14 +261,6 @@ std::optional<Error> parse(std::string_view body, const Limits& limits, Json& ob
     return std::nullopt;
 }
 
-std::uint64_t read_sequence(std::string_view body) {
-    std::uint64_t sequence = 0;
-    for (const char byte : body.substr(1)) {
-        sequence = sequence << 8 | static_cast<unsigned char>(byte);
-    }
-    return sequence;
-}
-
 // Fills `message` and returns true if `type` is that of T.
 template <typename T, typename Message>
 bool read_as(const Json& object, std::string_view type, const Limits& limits, Message& message,
@@ -276,11 +268,11 @@ bool read_as(const Json& object, std::string_view type, const Limits& limits, Me
     if constexpr (std::is_same_v<T, Beat> || std::is_same_v<T, Acknowledge>) {
         return false;
     } else {
-        if (type != Fields<T>::type) {
+        if (type != T::kType) {
             return false;
         }
         Reader reader(object, limits, std::string(type), problem);
-        Fields<T>::visit(message.template emplace<T>(), reader);
+        visit_fields(message.template emplace<T>(), reader);
         return true;
     }
 }
@@ -309,8 +301,24 @@ Result<std::variant<Ts...>> decode_json(std::string_view body, const Limits& lim
     return message;
 }
 
+}  // namespace
+
+Result<AgentMessage> decode_agent_message(std::string_view body, const Limits& limits) {
+    if (body.size() == kBeatBytes && body.front() == kBeatByte) {
+        return AgentMessage(Beat{.sequence = read_number(body.substr(1))});
+    }
+    return decode_json(body, limits, static_cast<const AgentMessage*>(nullptr));
+}
+
+Result<RendezvousMessage> decode_rendezvous_message(std::string_view body, const Limits& limits) {
+    if (body.size() == kBeatBytes && body.front() == kAcknowledgeByte) {
+        return RendezvousMessage(Acknowledge{.sequence = read_number(body.substr(1))});
+    }
+    return decode_json(body, limits, static_cast<const RendezvousMessage*>(nullptr));
+}
+
 template <typename T>
-Result<T> decode_only(std::string_view body, const Limits& limits) {
+Result<T> decode(std::string_view body, const Limits& limits) {
     Result<std::variant<T>> message =
         decode_json(body, limits, static_cast<const std::variant<T>*>(nullptr));
     if (!message) {
@@ -319,40 +327,10 @@ Result<T> decode_only(std::string_view body, const Limits& limits) {
     return std::get<T>(*std::move(message));
 }
 
-}  // namespace
-
-Result<AgentMessage> decode_agent_message(std::string_view body, const Limits& limits) {
-    if (body.size() == kBeatBytes && body.front() == kBeatByte) {
-        return AgentMessage(Beat{.sequence = read_sequence(body)});
-    }
-    return decode_json(body, limits, static_cast<const AgentMessage*>(nullptr));
-}
-
-Result<RendezvousMessage> decode_rendezvous_message(std::string_view body, const Limits& limits) {
-    if (body.size() == kBeatBytes && body.front() == kAcknowledgeByte) {
-        return RendezvousMessage(Acknowledge{.sequence = read_sequence(body)});
-    }
-    return decode_json(body, limits, static_cast<const RendezvousMessage*>(nullptr));
-}
-
-Result<RunRecord> decode_run_record(std::string_view body, const Limits& limits) {
-    return decode_only<RunRecord>(body, limits);
-}
-
-Result<AskStatus> decode_ask_status(std::string_view body, const Limits& limits) {
-    return decode_only<AskStatus>(body, limits);
-}
-
-Result<StatusReply> decode_status_reply(std::string_view body, const Limits& limits) {
-    return decode_only<StatusReply>(body, limits);
-}
-
-Result<OperatorOrder> decode_operator_order(std::string_view body, const Limits& limits) {
-    return decode_only<OperatorOrder>(body, limits);
-}
-
-Result<OperatorReply> decode_operator_reply(std::string_view body, const Limits& limits) {
-    return decode_only<OperatorReply>(body, limits);
-}
+template Result<RunRecord> decode(std::string_view, const Limits&);
+template Result<AskStatus> decode(std::string_view, const Limits&);
+template Result<StatusReply> decode(std::string_view, const Limits&);
+template Result<OperatorOrder> decode(std::string_view, const Limits&);
+template Result<OperatorReply> decode(std::string_view, const Limits&);
 
 }  // namespace ddprun::rdzv

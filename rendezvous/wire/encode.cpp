@@ -70,7 +70,7 @@ public:
     template <typename T>
     void object(const char* key, const T& value) {
         Writer inner;
-        Fields<T>::visit(value, inner);
+        visit_fields(value, inner);
         object_[key] = inner.take();
     }
     template <typename T>
@@ -84,7 +84,7 @@ public:
         Json list = Json::array();
         for (const T& value : values) {
             Writer inner;
-            Fields<T>::visit(value, inner);
+            visit_fields(value, inner);
             list.push_back(inner.take());
         }
         object_[key] = std::move(list);
@@ -96,11 +96,8 @@ private:
 };
 
 std::string fixed_frame(char kind, std::uint64_t sequence) {
-    std::string body(kBeatBytes, kind);
-    for (std::size_t i = 0; i < 8; ++i) {
-        body[kBeatBytes - 1 - i] = static_cast<char>(sequence & 0xff);
-        sequence >>= 8;
-    }
+    std::string body(1, kind);
+    append_number(body, sequence, kBeatBytes - 1);
     return body;
 }
 
@@ -112,9 +109,9 @@ std::string encode_one(const T& message) {
         return fixed_frame(kAcknowledgeByte, message.sequence);
     } else {
         Writer writer;
-        Fields<T>::visit(message, writer);
+        visit_fields(message, writer);
         Json object = writer.take();
-        object["type"] = std::string(Fields<T>::type);
+        object["type"] = std::string(T::kType);
         return object.dump(-1, ' ', false, Json::error_handler_t::replace);
     }
 }
@@ -151,7 +148,7 @@ std::string encode(const StatusReply& reply) {
 
 std::string encode(const JobStatus& job) {
     Writer writer;
-    Fields<JobStatus>::visit(job, writer);
+    visit_fields(job, writer);
     return writer.take().dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

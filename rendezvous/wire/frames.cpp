@@ -1,10 +1,9 @@
 #include "rendezvous/wire/frames.hpp"
 
-#include <array>
-
 #include <fmt/format.h>
 
 #include "base/check.hpp"
+#include "rendezvous/wire/fixed_frames.hpp"
 
 namespace ddprun::rdzv {
 
@@ -13,28 +12,11 @@ namespace {
 // An idle connection keeps no more than this.
 constexpr std::size_t kIdleBufferBytes = 4096;
 
-template <std::size_t N>
-std::array<char, N> big_endian(std::uint64_t value) {
-    std::array<char, N> bytes{};
-    for (std::size_t i = 0; i < N; ++i) {
-        bytes[N - 1 - i] = static_cast<char>(value & 0xff);
-        value >>= 8;
-    }
-    return bytes;
-}
-
-std::size_t read_length(std::string_view bytes) {
-    std::size_t length = 0;
-    for (std::size_t i = 0; i < kFrameLengthBytes; ++i) {
-        length = length << 8 | static_cast<unsigned char>(bytes[i]);
-    }
-    return length;
-}
-
 // `framed` is the length and the body as they travel.
 Mac seal(MacKey& key, std::uint64_t number, std::string_view framed) {
-    const std::array<char, 8> counter = big_endian<8>(number);
-    return key.of({std::string_view(counter.data(), counter.size()), framed});
+    std::string counter;
+    append_number(counter, number, 8);
+    return key.of({counter, framed});
 }
 
 std::optional<MacKey> keyed(const std::optional<Mac>& key) {
@@ -47,9 +29,8 @@ FrameWriter::FrameWriter(const std::optional<Mac>& key) : key_(keyed(key)) {}
 
 void FrameWriter::append(std::string_view body, std::string& out) {
     DDP_CHECK(body.size() <= UINT32_MAX, body.size());
-    const std::array<char, kFrameLengthBytes> length = big_endian<kFrameLengthBytes>(body.size());
     const std::size_t start = out.size();
-    out.append(length.data(), length.size());
+    append_number(out, body.size(), kFrameLengthBytes);
     out.append(body);
     if (key_) {
         const Mac mac = seal(*key_, next_number_, std::string_view(out).substr(start));
@@ -83,7 +64,7 @@ Result<std::optional<std::string_view>> FrameReader::next() {
         drop_consumed();
         return std::optional<std::string_view>();
     }
-    const std::size_t body_bytes = read_length(rest);
+    const std::size_t body_bytes = read_number(rest.substr(0, kFrameLengthBytes));
     if (body_bytes > body_bytes_max_) {
         is_broken_ = true;
         return Error{ErrorCode::LimitExceeded, fmt::format("a frame of {} bytes, allowed are {}",

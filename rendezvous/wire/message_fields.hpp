@@ -1,8 +1,10 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <limits>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "base/limits.hpp"
@@ -94,568 +96,353 @@ template <typename Names, typename Value>
 }
 
 /// `Message` below is T or const T.
-template <typename T>
-struct Fields;
+template <typename Message, typename T>
+concept Is = std::same_as<std::remove_const_t<Message>, T>;
 
 inline constexpr int kIntMax = std::numeric_limits<int>::max();
 
-template <typename Visitor, typename Field>
-void visit_generation(Visitor& visit, Field& generation) {
-    visit.number("generation", generation, std::uint64_t{0},
-                 std::numeric_limits<std::uint64_t>::max());
+void visit_natural(auto& visit, const char* key, auto& value, std::uint64_t least = 0) {
+    visit.number(key, value, least, std::numeric_limits<std::uint64_t>::max());
 }
 
-template <typename Visitor, typename Field>
-void visit_local_rank(Visitor& visit, Field& local_rank) {
+void visit_generation(auto& visit, auto& generation) {
+    visit_natural(visit, "generation", generation);
+}
+
+void visit_local_rank(auto& visit, auto& local_rank) {
     visit.number("local_rank", local_rank, 0, visit.limits().slots_max - 1);
 }
-template <typename Visitor, typename Field>
-void visit_reader(Visitor& visit, Field& reader) {
-    visit.number("reader", reader, std::uint64_t{0}, std::numeric_limits<std::uint64_t>::max());
+
+void visit_reader(auto& visit, auto& reader) {
+    visit_natural(visit, "reader", reader);
 }
 
 // ---------------------------------------------------------------------------------------- values
 
-template <>
-struct Fields<JobSettings> {
-    template <typename Message, typename Visitor>
-    static void visit(Message& settings, Visitor& visit) {
-        const int nodes_max = static_cast<int>(visit.limits().nodes_max);
-        visit.number("min_nodes", settings.min_nodes, 1, nodes_max);
-        visit.number("max_nodes", settings.max_nodes, 1, nodes_max);
-        visit.number("node_unit", settings.node_unit, 1, nodes_max);
-        visit.numbers("node_sizes", settings.node_sizes, visit.limits().node_sizes_max, 1,
-                      nodes_max);
-        visit.number("max_restarts", settings.max_restarts, 0, kIntMax);
-        visit.number("max_node_losses", settings.max_node_losses, -1, kIntMax);
-        visit.number("max_restarts_at_step", settings.max_restarts_at_step, 0, kIntMax);
-        visit.flag("grow", settings.grow);
-        visit.duration("patience_ms", settings.patience);
-        visit.duration("join_timeout_ms", settings.join_timeout);
-        visit.duration("grow_delay_ms", settings.grow_delay);
-        visit.duration("failure_grace_ms", settings.failure_grace);
-        visit.duration("shutdown_timeout_ms", settings.shutdown_timeout);
-        visit.duration("hang_timeout_ms", settings.hang_timeout);
-        visit.flag("learns_hang_timeout", settings.learns_hang_timeout);
-        visit.flag("store_admits_any", settings.store_admits_any);
-        visit.choice("same", settings.same, kSamenessNames);
-    }
-};
+void visit_fields(Is<JobSettings> auto& settings, auto& visit) {
+    const int nodes_max = static_cast<int>(visit.limits().nodes_max);
+    visit.number("min_nodes", settings.min_nodes, 1, nodes_max);
+    visit.number("max_nodes", settings.max_nodes, 1, nodes_max);
+    visit.number("node_unit", settings.node_unit, 1, nodes_max);
+    visit.numbers("node_sizes", settings.node_sizes, visit.limits().node_sizes_max, 1, nodes_max);
+    visit.number("max_restarts", settings.max_restarts, 0, kIntMax);
+    visit.number("max_node_losses", settings.max_node_losses, -1, kIntMax);
+    visit.number("max_restarts_at_step", settings.max_restarts_at_step, 0, kIntMax);
+    visit.flag("grow", settings.grow);
+    visit.duration("patience_ms", settings.patience);
+    visit.duration("join_timeout_ms", settings.join_timeout);
+    visit.duration("grow_delay_ms", settings.grow_delay);
+    visit.duration("failure_grace_ms", settings.failure_grace);
+    visit.duration("shutdown_timeout_ms", settings.shutdown_timeout);
+    visit.duration("hang_timeout_ms", settings.hang_timeout);
+    visit.flag("learns_hang_timeout", settings.learns_hang_timeout);
+    visit.flag("store_admits_any", settings.store_admits_any);
+    visit.choice("same", settings.same, kSamenessNames);
+}
 
-template <>
-struct Fields<Fingerprint> {
-    template <typename Message, typename Visitor>
-    static void visit(Message& fingerprint, Visitor& visit) {
-        visit.name("program", fingerprint.program, false);
-        visit.name("python", fingerprint.python, false);
-        visit.name("torch", fingerprint.torch, false);
-        visit.name("nccl", fingerprint.nccl, false);
-        visit.name("driver", fingerprint.driver, false);
-    }
-};
+void visit_fields(Is<Fingerprint> auto& fingerprint, auto& visit) {
+    visit.name("program", fingerprint.program, false);
+    visit.name("python", fingerprint.python, false);
+    visit.name("torch", fingerprint.torch, false);
+    visit.name("nccl", fingerprint.nccl, false);
+    visit.name("driver", fingerprint.driver, false);
+}
 
-template <>
-struct Fields<StoreAddress> {
-    template <typename Message, typename Visitor>
-    static void visit(Message& address, Visitor& visit) {
-        visit.name("host", address.host, false);
-        visit.number("port", address.port, 0, 65535);
-    }
-};
+void visit_fields(Is<StoreAddress> auto& address, auto& visit) {
+    visit.name("host", address.host, false);
+    visit.number("port", address.port, 0, 65535);
+}
 
-template <>
-struct Fields<HeldGeneration> {
-    template <typename Message, typename Visitor>
-    static void visit(Message& held, Visitor& visit) {
-        visit_generation(visit, held.generation);
-        visit.name("digest", held.digest, false);
-        visit.number("group_rank", held.group_rank, 0, kIntMax);
-        visit.number("group_world_size", held.group_world_size, 1, kIntMax);
-        visit.number("base_rank", held.base_rank, 0, kIntMax);
-        visit.number("world_size", held.world_size, 1, kIntMax);
-        visit.number("restart_count", held.restart_count, 0, kIntMax);
-        visit.number("node_losses", held.node_losses, 0, kIntMax);
-        visit.object("store", held.store);
-    }
-};
+void visit_fields(Is<HeldGeneration> auto& held, auto& visit) {
+    visit_generation(visit, held.generation);
+    visit.name("digest", held.digest, false);
+    visit.number("group_rank", held.group_rank, 0, kIntMax);
+    visit.number("group_world_size", held.group_world_size, 1, kIntMax);
+    visit.number("base_rank", held.base_rank, 0, kIntMax);
+    visit.number("world_size", held.world_size, 1, kIntMax);
+    visit.number("restart_count", held.restart_count, 0, kIntMax);
+    visit.number("node_losses", held.node_losses, 0, kIntMax);
+    visit.object("store", held.store);
+}
 
-template <>
-struct Fields<Evidence> {
-    template <typename Message, typename Visitor>
-    static void visit(Message& evidence, Visitor& visit) {
-        visit.number("pid", evidence.pid, 0, kIntMax);
-        visit.number("exit_code", evidence.exit_code, 0, 255);
-        visit.number("signal", evidence.signal, 1, 127);
-        visit.number("exec_errno", evidence.exec_errno, 1, 4095);
-        visit.flag("core_dumped", evidence.core_dumped);
-        visit.flag("keeper_lost", evidence.keeper_lost);
-        visit.flag("hung", evidence.hung);
-        visit.duration("quiet_for_ms", evidence.quiet_for);
-        visit.duration("age_ms", evidence.age);
-        visit.text("program", evidence.program);
-        visit.bytes("stderr_tail", evidence.stderr_tail, visit.limits().stderr_tail_bytes_max);
-        visit.bytes("stdout_tail", evidence.stdout_tail, visit.limits().stderr_tail_bytes_max);
-        visit.bytes("error_file", evidence.error_file, visit.limits().error_file_bytes_max);
-        visit.text("log_dir", evidence.log_dir);
-        visit.text("kernel_note", evidence.kernel_note);
-        visit.text("stacks", evidence.stacks);
-        visit.number("progress", evidence.progress, std::uint64_t{0},
-                     std::numeric_limits<std::uint64_t>::max());
-    }
-};
+void visit_fields(Is<Evidence> auto& evidence, auto& visit) {
+    visit.number("pid", evidence.pid, 0, kIntMax);
+    visit.number("exit_code", evidence.exit_code, 0, 255);
+    visit.number("signal", evidence.signal, 1, 127);
+    visit.number("exec_errno", evidence.exec_errno, 1, 4095);
+    visit.flag("core_dumped", evidence.core_dumped);
+    visit.flag("keeper_lost", evidence.keeper_lost);
+    visit.flag("hung", evidence.hung);
+    visit.duration("quiet_for_ms", evidence.quiet_for);
+    visit.duration("age_ms", evidence.age);
+    visit.text("program", evidence.program);
+    visit.bytes("stderr_tail", evidence.stderr_tail, visit.limits().stderr_tail_bytes_max);
+    visit.bytes("stdout_tail", evidence.stdout_tail, visit.limits().stderr_tail_bytes_max);
+    visit.bytes("error_file", evidence.error_file, visit.limits().error_file_bytes_max);
+    visit.text("log_dir", evidence.log_dir);
+    visit.text("kernel_note", evidence.kernel_note);
+    visit.text("stacks", evidence.stacks);
+    visit_natural(visit, "progress", evidence.progress);
+}
 
-template <>
-struct Fields<FailureReport> {
-    template <typename Message, typename Visitor>
-    static void visit(Message& report, Visitor& visit) {
-        visit_generation(visit, report.generation);
-        visit.number("rank", report.rank, 0, kIntMax);
-        visit_local_rank(visit, report.local_rank);
-        visit.name("hostname", report.hostname, false);
-        visit.name("node", report.node, false);
-        visit.duration("at_ms", report.at);
-        visit.object("evidence", report.evidence);
-    }
-};
+void visit_fields(Is<FailureReport> auto& report, auto& visit) {
+    visit_generation(visit, report.generation);
+    visit.number("rank", report.rank, 0, kIntMax);
+    visit_local_rank(visit, report.local_rank);
+    visit.name("hostname", report.hostname, false);
+    visit.name("node", report.node, false);
+    visit.duration("at_ms", report.at);
+    visit.object("evidence", report.evidence);
+}
 
-template <>
-struct Fields<TimelineEvent> {
-    template <typename Message, typename Visitor>
-    static void visit(Message& event, Visitor& visit) {
-        visit.duration("at_ms", event.at);
-        visit.text("text", event.text);
-    }
-};
+void visit_fields(Is<TimelineEvent> auto& event, auto& visit) {
+    visit.duration("at_ms", event.at);
+    visit.text("text", event.text);
+}
 
-template <>
-struct Fields<ReachedMoment> {
-    template <typename Message, typename Visitor>
-    static void visit(Message& moment, Visitor& visit) {
-        visit.choice("what", moment.what, kMomentNames);
-        visit_local_rank(visit, moment.last);
-        visit.duration("age_ms", moment.age);
-        visit.number("step", moment.step, std::uint64_t{0},
-                     std::numeric_limits<std::uint64_t>::max());
-        visit.flag("is_estimated", moment.is_estimated);
-    }
-};
+void visit_fields(Is<ReachedMoment> auto& moment, auto& visit) {
+    visit.choice("what", moment.what, kMomentNames);
+    visit_local_rank(visit, moment.last);
+    visit.duration("age_ms", moment.age);
+    visit_natural(visit, "step", moment.step);
+    visit.flag("is_estimated", moment.is_estimated);
+}
 
-template <>
-struct Fields<RankProgress> {
-    template <typename Message, typename Visitor>
-    static void visit(Message& rank, Visitor& visit) {
-        constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
-        visit_local_rank(visit, rank.local_rank);
-        visit.choice("phase", rank.phase, kRankPhaseNames);
-        visit.number("step", rank.step, std::uint64_t{0}, kMost);
-        visit.number("step_age_ms", rank.step_age_ms, std::uint64_t{0}, kMost);
-        visit.number("step_ns", rank.step_ns, std::uint64_t{1}, kMost);
-        visit.number("own_ns", rank.own_ns, std::uint64_t{0}, kMost);
-        visit.number("memory_bytes", rank.memory_bytes, std::uint64_t{0}, kMost);
-        visit.number("memory_peak_bytes", rank.memory_peak_bytes, std::uint64_t{0}, kMost);
-        visit.number("gpu_permille", rank.gpu_permille, 0, 1000);
-        visit.number("gpu_memory_bytes", rank.gpu_memory_bytes, std::uint64_t{0}, kMost);
-        visit.number("gpu_memory_total_bytes", rank.gpu_memory_total_bytes, std::uint64_t{0},
-                     kMost);
-        visit.number("gpu_milliwatts", rank.gpu_milliwatts, std::uint64_t{0}, kMost);
-        visit.number("steps", rank.steps, std::uint64_t{0}, kMost);
-        visit.number("samples", rank.samples, std::uint64_t{0}, kMost);
-        visit.number("log_bytes", rank.log_bytes, std::uint64_t{0}, kMost);
-    }
-};
+void visit_fields(Is<RankProgress> auto& rank, auto& visit) {
+    visit_local_rank(visit, rank.local_rank);
+    visit.choice("phase", rank.phase, kRankPhaseNames);
+    visit_natural(visit, "step", rank.step);
+    visit_natural(visit, "step_age_ms", rank.step_age_ms);
+    visit_natural(visit, "step_ns", rank.step_ns, 1);
+    visit_natural(visit, "own_ns", rank.own_ns);
+    visit_natural(visit, "memory_bytes", rank.memory_bytes);
+    visit_natural(visit, "memory_peak_bytes", rank.memory_peak_bytes);
+    visit.number("gpu_permille", rank.gpu_permille, 0, 1000);
+    visit_natural(visit, "gpu_memory_bytes", rank.gpu_memory_bytes);
+    visit_natural(visit, "gpu_memory_total_bytes", rank.gpu_memory_total_bytes);
+    visit_natural(visit, "gpu_milliwatts", rank.gpu_milliwatts);
+    visit_natural(visit, "steps", rank.steps);
+    visit_natural(visit, "samples", rank.samples);
+    visit_natural(visit, "log_bytes", rank.log_bytes);
+}
 
-template <>
-struct Fields<HostMemory> {
-    template <typename Message, typename Visitor>
-    static void visit(Message& memory, Visitor& visit) {
-        constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
-        visit.number("bytes", memory.bytes, std::uint64_t{0}, kMost);
-        visit.number("limit_bytes", memory.limit_bytes, std::uint64_t{0}, kMost);
-        visit.number("pressure_permille", memory.pressure_permille, 0, 1000);
-    }
-};
+void visit_fields(Is<HostMemory> auto& memory, auto& visit) {
+    visit_natural(visit, "bytes", memory.bytes);
+    visit_natural(visit, "limit_bytes", memory.limit_bytes);
+    visit.number("pressure_permille", memory.pressure_permille, 0, 1000);
+}
 
 inline constexpr std::size_t kStoreOperationsMax = 32;  ///< kinds of them
 
-template <>
-struct Fields<StoreOperations> {
-    template <typename Message, typename Visitor>
-    static void visit(Message& operations, Visitor& visit) {
-        constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
-        visit.name("operation", operations.operation, true);
-        visit.number("count", operations.count, std::uint64_t{0}, kMost);
-        visit.number("timed", operations.timed, std::uint64_t{0}, kMost);
-        visit.number("time_ns", operations.time_ns, std::uint64_t{0}, kMost);
-    }
-};
+void visit_fields(Is<StoreOperations> auto& operations, auto& visit) {
+    visit.name("operation", operations.operation, true);
+    visit_natural(visit, "count", operations.count);
+    visit_natural(visit, "timed", operations.timed);
+    visit_natural(visit, "time_ns", operations.time_ns);
+}
 
 // ---------------------------------------------------------------------- agent to the rendezvous
 
-template <>
-struct Fields<Join> {
-    static constexpr std::string_view type = "join";
+void visit_fields(Is<Join> auto& join, auto& visit) {
+    visit.name("job", join.job, true);
+    visit.name("node", join.node, true);
+    visit.name("process", join.process, false);
+    visit.name("hostname", join.hostname, false);
+    visit.number("slots", join.slots, 1, visit.limits().slots_max);
+    visit.name("role", join.role, false);
+    visit.number("node_rank", join.node_rank, 0, static_cast<int>(visit.limits().nodes_max) - 1);
+    visit.name("topology_key", join.topology_key, false);
+    visit.name("containment", join.containment, false);
+    visit.names("addresses", join.addresses, visit.limits().addresses_max);
+    visit.object("store", join.store);
+    visit.object("settings", join.settings);
+    visit.name("run_token", join.run_token, false);
+    visit.object("held", join.held);
+    visit_natural(visit, "newest", join.newest);
+    visit.name("unreachable", join.unreachable, false);
+    visit.choice("prepares", join.prepares, kPreparesNames);
+    visit.object("fingerprint", join.fingerprint);
+    visit.flag("tells_progress", join.tells_progress);
+    visit.flag("shows_workers", join.shows_workers);
+    visit.flag("hears_events", join.hears_events);
+    visit.number("workers_max", join.workers_max, 0, kIntMax);
+}
 
-    template <typename Message, typename Visitor>
-    static void visit(Message& join, Visitor& visit) {
-        visit.name("job", join.job, true);
-        visit.name("node", join.node, true);
-        visit.name("process", join.process, false);
-        visit.name("hostname", join.hostname, false);
-        visit.number("slots", join.slots, 1, visit.limits().slots_max);
-        visit.name("role", join.role, false);
-        visit.number("node_rank", join.node_rank, 0,
-                     static_cast<int>(visit.limits().nodes_max) - 1);
-        visit.name("topology_key", join.topology_key, false);
-        visit.name("containment", join.containment, false);
-        visit.names("addresses", join.addresses, visit.limits().addresses_max);
-        visit.object("store", join.store);
-        visit.object("settings", join.settings);
-        visit.name("run_token", join.run_token, false);
-        visit.object("held", join.held);
-        visit.number("newest", join.newest, std::uint64_t{0},
-                     std::numeric_limits<std::uint64_t>::max());
-        visit.name("unreachable", join.unreachable, false);
-        visit.choice("prepares", join.prepares, kPreparesNames);
-        visit.object("fingerprint", join.fingerprint);
-        visit.flag("tells_progress", join.tells_progress);
-        visit.flag("shows_workers", join.shows_workers);
-        visit.flag("hears_events", join.hears_events);
-        visit.number("workers_max", join.workers_max, 0, kIntMax);
-    }
-};
+void visit_fields(Is<WorkerFinished> auto& finished, auto& visit) {
+    visit_generation(visit, finished.generation);
+    visit_local_rank(visit, finished.local_rank);
+}
 
-template <>
-struct Fields<WorkerFinished> {
-    static constexpr std::string_view type = "worker_finished";
+void visit_fields(Is<WorkerFailed> auto& failed, auto& visit) {
+    visit_generation(visit, failed.generation);
+    visit_local_rank(visit, failed.local_rank);
+    visit.object("evidence", failed.evidence);
+}
 
-    template <typename Message, typename Visitor>
-    static void visit(Message& finished, Visitor& visit) {
-        visit_generation(visit, finished.generation);
-        visit_local_rank(visit, finished.local_rank);
-    }
-};
+void visit_fields(Is<Quiet> auto& quiet, auto& visit) {
+    visit_generation(visit, quiet.generation);
+    visit.duration("quiet_for_ms", quiet.quiet_for);
+}
 
-template <>
-struct Fields<WorkerFailed> {
-    static constexpr std::string_view type = "worker_failed";
+void visit_fields(Is<HangSeen> auto& hang, auto& visit) {
+    visit.number("rank", hang.rank, 0, std::numeric_limits<int>::max());
+    visit_natural(visit, "step", hang.step);
+    visit.text("host", hang.host);
+    visit.text("collective", hang.collective);
+    visit.text("text", hang.text);
+    visit.duration("looks_every_ms", hang.looks_every);
+}
 
-    template <typename Message, typename Visitor>
-    static void visit(Message& failed, Visitor& visit) {
-        visit_generation(visit, failed.generation);
-        visit_local_rank(visit, failed.local_rank);
-        visit.object("evidence", failed.evidence);
-    }
-};
+void visit_fields(Is<Reached> auto& reached, auto& visit) {
+    visit_generation(visit, reached.generation);
+    visit.objects("moments", reached.moments, kMomentNames.size());
+    visit.duration("checkpointing_ms", reached.checkpointing);
+    visit_natural(visit, "step", reached.step);
+    visit.object("hang", reached.hang);
+}
 
-template <>
-struct Fields<Quiet> {
-    static constexpr std::string_view type = "quiet";
+void visit_fields(Is<Progress> auto& progress, auto& visit) {
+    visit_generation(visit, progress.generation);
+    visit.objects("ranks", progress.ranks, static_cast<std::size_t>(visit.limits().slots_max));
+    visit.object("memory", progress.memory);
+    visit.objects("store", progress.store, kStoreOperationsMax);
+}
 
-    template <typename Message, typename Visitor>
-    static void visit(Message& quiet, Visitor& visit) {
-        visit_generation(visit, quiet.generation);
-        visit.duration("quiet_for_ms", quiet.quiet_for);
-    }
-};
+void visit_fields(Is<WorkersRead> auto& read, auto& visit) {
+    visit_reader(visit, read.reader);
+    visit.bytes("bytes", read.bytes, visit.limits().read_piece_bytes_max);
+    visit.flag("is_last", read.is_last);
+    visit.text("error", read.error);
+}
 
-template <>
-struct Fields<HangSeen> {
-    template <typename Message, typename Visitor>
-    static void visit(Message& hang, Visitor& visit) {
-        visit.number("rank", hang.rank, 0, std::numeric_limits<int>::max());
-        visit.number("step", hang.step, std::uint64_t{0},
-                     std::numeric_limits<std::uint64_t>::max());
-        visit.text("host", hang.host);
-        visit.text("collective", hang.collective);
-        visit.text("text", hang.text);
-        visit.duration("looks_every_ms", hang.looks_every);
-    }
-};
+void visit_fields(Is<Stopped> auto& stopped, auto& visit) {
+    visit_generation(visit, stopped.generation);
+    visit.object("store", stopped.store);
+}
 
-template <>
-struct Fields<Reached> {
-    static constexpr std::string_view type = "reached";
+void visit_fields(Is<Leave> auto& leave, auto& visit) {
+    visit.number("signal", leave.signal, 0, 127);
+    visit.duration("within_ms", leave.within);
+}
 
-    template <typename Message, typename Visitor>
-    static void visit(Message& reached, Visitor& visit) {
-        visit_generation(visit, reached.generation);
-        visit.objects("moments", reached.moments, kMomentNames.size());
-        visit.duration("checkpointing_ms", reached.checkpointing);
-        visit.number("step", reached.step, std::uint64_t{0},
-                     std::numeric_limits<std::uint64_t>::max());
-        visit.object("hang", reached.hang);
-    }
-};
+void visit_fields(Is<Unkillable> auto& unkillable, auto& visit) {
+    visit_generation(visit, unkillable.generation);
+}
 
-template <>
-struct Fields<Progress> {
-    static constexpr std::string_view type = "progress";
+void visit_fields(Is<Goodbye> auto& goodbye, auto& visit) {
+    visit.name("unfit", goodbye.unfit, false);
+    visit.name("unprepared", goodbye.unprepared, false);
+    visit.number("exit_code", goodbye.exit_code, 0, 255);
+}
 
-    template <typename Message, typename Visitor>
-    static void visit(Message& progress, Visitor& visit) {
-        visit_generation(visit, progress.generation);
-        visit.objects("ranks", progress.ranks, static_cast<std::size_t>(visit.limits().slots_max));
-        visit.object("memory", progress.memory);
-        visit.objects("store", progress.store, kStoreOperationsMax);
-    }
-};
-
-template <>
-struct Fields<WorkersRead> {
-    static constexpr std::string_view type = "workers_read";
-
-    template <typename Message, typename Visitor>
-    static void visit(Message& read, Visitor& visit) {
-        visit_reader(visit, read.reader);
-        visit.bytes("bytes", read.bytes, visit.limits().read_piece_bytes_max);
-        visit.flag("is_last", read.is_last);
-        visit.text("error", read.error);
-    }
-};
-
-template <>
-struct Fields<Stopped> {
-    static constexpr std::string_view type = "stopped";
-
-    template <typename Message, typename Visitor>
-    static void visit(Message& stopped, Visitor& visit) {
-        visit_generation(visit, stopped.generation);
-        visit.object("store", stopped.store);
-    }
-};
-
-template <>
-struct Fields<Leave> {
-    static constexpr std::string_view type = "leave";
-
-    template <typename Message, typename Visitor>
-    static void visit(Message& leave, Visitor& visit) {
-        visit.number("signal", leave.signal, 0, 127);
-        visit.duration("within_ms", leave.within);
-    }
-};
-
-template <>
-struct Fields<Unkillable> {
-    static constexpr std::string_view type = "unkillable";
-
-    template <typename Message, typename Visitor>
-    static void visit(Message& unkillable, Visitor& visit) {
-        visit_generation(visit, unkillable.generation);
-    }
-};
-
-template <>
-struct Fields<Goodbye> {
-    static constexpr std::string_view type = "goodbye";
-
-    template <typename Message, typename Visitor>
-    static void visit(Message& goodbye, Visitor& visit) {
-        visit.name("unfit", goodbye.unfit, false);
-        visit.name("unprepared", goodbye.unprepared, false);
-        visit.number("exit_code", goodbye.exit_code, 0, 255);
-    }
-};
-
-template <>
-struct Fields<Unfit> {
-    static constexpr std::string_view type = "unfit";
-
-    template <typename Message, typename Visitor>
-    static void visit(Message& unfit, Visitor& visit) {
-        visit.name("job", unfit.job, true);
-        visit.name("node", unfit.node, true);
-        visit.name("process", unfit.process, false);
-        visit.name("hostname", unfit.hostname, false);
-        visit.name("run_token", unfit.run_token, false);
-        visit.name("why", unfit.why, true);
-        visit.name("unreachable", unfit.unreachable, false);
-    }
-};
+void visit_fields(Is<Unfit> auto& unfit, auto& visit) {
+    visit.name("job", unfit.job, true);
+    visit.name("node", unfit.node, true);
+    visit.name("process", unfit.process, false);
+    visit.name("hostname", unfit.hostname, false);
+    visit.name("run_token", unfit.run_token, false);
+    visit.name("why", unfit.why, true);
+    visit.name("unreachable", unfit.unreachable, false);
+}
 
 // ---------------------------------------------------------------------- rendezvous to the agent
 
-template <>
-struct Fields<Accepted> {
-    static constexpr std::string_view type = "accepted";
+void visit_fields(Is<Accepted> auto& accepted, auto& visit) {
+    visit.name("run_token", accepted.run_token, false);
+    visit.duration("lease_ms", accepted.lease);
+    visit.duration("beat_interval_ms", accepted.beat_interval);
+    visit.flag("is_lasting", accepted.is_lasting);
+    visit.flag("keeps_sizes", accepted.keeps_sizes);
+    visit.flag("compares_nodes", accepted.compares_nodes);
+    visit.flag("hears_moments", accepted.hears_moments);
+    visit.flag("tells_events", accepted.tells_events);
+}
 
-    template <typename Message, typename Visitor>
-    static void visit(Message& accepted, Visitor& visit) {
-        visit.name("run_token", accepted.run_token, false);
-        visit.duration("lease_ms", accepted.lease);
-        visit.duration("beat_interval_ms", accepted.beat_interval);
-        visit.flag("is_lasting", accepted.is_lasting);
-        visit.flag("keeps_sizes", accepted.keeps_sizes);
-        visit.flag("compares_nodes", accepted.compares_nodes);
-        visit.flag("hears_moments", accepted.hears_moments);
-        visit.flag("tells_events", accepted.tells_events);
-    }
-};
+void visit_fields(Is<Refused> auto& refused, auto& visit) {
+    visit.text("text", refused.text);
+    visit.number("exit_code", refused.exit_code, 0, 255);
+}
 
-template <>
-struct Fields<Refused> {
-    static constexpr std::string_view type = "refused";
+void visit_fields(Is<Waiting> auto& waiting, auto& visit) {
+    visit.text("text", waiting.text);
+    visit.duration("waited_ms", waiting.waited);
+    visit.duration("limit_ms", waiting.limit);
+}
 
-    template <typename Message, typename Visitor>
-    static void visit(Message& refused, Visitor& visit) {
-        visit.text("text", refused.text);
-        visit.number("exit_code", refused.exit_code, 0, 255);
-    }
-};
+void visit_fields(Is<Notice> auto& notice, auto& visit) {
+    visit.text("text", notice.text);
+}
 
-template <>
-struct Fields<Waiting> {
-    static constexpr std::string_view type = "waiting";
+void visit_fields(Is<Watch> auto& watch, auto& visit) {
+    visit.duration("interval_ms", watch.interval);
+    visit.duration("lasts_ms", watch.lasts);
+}
 
-    template <typename Message, typename Visitor>
-    static void visit(Message& waiting, Visitor& visit) {
-        visit.text("text", waiting.text);
-        visit.duration("waited_ms", waiting.waited);
-        visit.duration("limit_ms", waiting.limit);
-    }
-};
+void visit_fields(Is<ReadWorkers> auto& read, auto& visit) {
+    visit_reader(visit, read.reader);
+    visit.choice("what", read.what, kWorkersTextNames);
+    visit.number("rank", read.rank, 0, kIntMax);
+    visit_natural(visit, "generation", read.generation, 1);
+    visit.text("pattern", read.pattern);
+    visit.number("last_lines", read.last_lines, 0, kIntMax);
+    visit.flag("follows", read.follows);
+    visit.number("piece_bytes", read.piece_bytes, 1,
+                 static_cast<int>(visit.limits().read_piece_bytes_max));
+}
 
-template <>
-struct Fields<Notice> {
-    static constexpr std::string_view type = "notice";
+void visit_fields(Is<ReadOn> auto& on, auto& visit) {
+    visit_reader(visit, on.reader);
+    visit.flag("stops", on.stops);
+}
 
-    template <typename Message, typename Visitor>
-    static void visit(Message& notice, Visitor& visit) {
-        visit.text("text", notice.text);
-    }
-};
+void visit_fields(Is<Happened> auto& happened, auto& visit) {
+    visit.text("event", happened.event);
+}
 
-template <>
-struct Fields<Watch> {
-    static constexpr std::string_view type = "watch";
+void visit_fields(Is<Redirect> auto& redirect, auto& visit) {
+    visit.name("endpoint", redirect.endpoint, false);
+}
 
-    template <typename Message, typename Visitor>
-    static void visit(Message& watch, Visitor& visit) {
-        visit.duration("interval_ms", watch.interval);
-        visit.duration("lasts_ms", watch.lasts);
-    }
-};
+void visit_fields(Is<Prepare> auto& /*prepare*/, auto& /*visit*/) {}
 
-template <>
-struct Fields<ReadWorkers> {
-    static constexpr std::string_view type = "read_workers";
+void visit_fields(Is<Start> auto& start, auto& visit) {
+    const std::size_t admitted_max = visit.limits().nodes_max * visit.limits().addresses_max;
+    visit_generation(visit, start.generation);
+    visit.name("digest", start.digest, false);
+    visit.number("group_rank", start.group_rank, 0, kIntMax);
+    visit.number("group_world_size", start.group_world_size, 1, kIntMax);
+    visit.number("base_rank", start.base_rank, 0, kIntMax);
+    visit.number("world_size", start.world_size, 1, kIntMax);
+    visit.number("target_world_size", start.target_world_size, 0, kIntMax);
+    visit.number("role_base_rank", start.role_base_rank, 0, kIntMax);
+    visit.number("role_world_size", start.role_world_size, 1, kIntMax);
+    visit.number("restart_count", start.restart_count, 0, kIntMax);
+    visit.number("max_restarts", start.max_restarts, 0, kIntMax);
+    visit.number("node_losses", start.node_losses, 0, kIntMax);
+    visit.object("store", start.store);
+    visit.names("admitted", start.admitted, admitted_max);
+    visit.text("why", start.why);
+}
 
-    template <typename Message, typename Visitor>
-    static void visit(Message& read, Visitor& visit) {
-        visit_reader(visit, read.reader);
-        visit.choice("what", read.what, kWorkersTextNames);
-        visit.number("rank", read.rank, 0, kIntMax);
-        visit.number("generation", read.generation, std::uint64_t{1},
-                     std::numeric_limits<std::uint64_t>::max());
-        visit.text("pattern", read.pattern);
-        visit.number("last_lines", read.last_lines, 0, kIntMax);
-        visit.flag("follows", read.follows);
-        visit.number("piece_bytes", read.piece_bytes, 1,
-                     static_cast<int>(visit.limits().read_piece_bytes_max));
-    }
-};
+void visit_fields(Is<Stop> auto& stop, auto& visit) {
+    visit_generation(visit, stop.generation);
+    visit.choice("cause", stop.cause, kStopCauseNames);
+    visit.number("signal", stop.signal, 0, 127);
+    visit.duration("grace_ms", stop.grace);
+    visit.duration("within_ms", stop.within);
+    visit.text("why", stop.why);
+}
 
-template <>
-struct Fields<ReadOn> {
-    static constexpr std::string_view type = "read_on";
+void visit_fields(Is<Released> auto& /*released*/, auto& /*visit*/) {}
 
-    template <typename Message, typename Visitor>
-    static void visit(Message& on, Visitor& visit) {
-        visit_reader(visit, on.reader);
-        visit.flag("stops", on.stops);
-    }
-};
-
-template <>
-struct Fields<Happened> {
-    static constexpr std::string_view type = "happened";
-
-    template <typename Message, typename Visitor>
-    static void visit(Message& happened, Visitor& visit) {
-        visit.text("event", happened.event);
-    }
-};
-
-template <>
-struct Fields<Redirect> {
-    static constexpr std::string_view type = "redirect";
-
-    template <typename Message, typename Visitor>
-    static void visit(Message& redirect, Visitor& visit) {
-        visit.name("endpoint", redirect.endpoint, false);
-    }
-};
-
-template <>
-struct Fields<Prepare> {
-    static constexpr std::string_view type = "prepare";
-
-    template <typename Message, typename Visitor>
-    static void visit(Message& /*prepare*/, Visitor& /*visit*/) {}
-};
-
-template <>
-struct Fields<Start> {
-    static constexpr std::string_view type = "start";
-
-    template <typename Message, typename Visitor>
-    static void visit(Message& start, Visitor& visit) {
-        const std::size_t admitted_max = visit.limits().nodes_max * visit.limits().addresses_max;
-        visit_generation(visit, start.generation);
-        visit.name("digest", start.digest, false);
-        visit.number("group_rank", start.group_rank, 0, kIntMax);
-        visit.number("group_world_size", start.group_world_size, 1, kIntMax);
-        visit.number("base_rank", start.base_rank, 0, kIntMax);
-        visit.number("world_size", start.world_size, 1, kIntMax);
-        visit.number("target_world_size", start.target_world_size, 0, kIntMax);
-        visit.number("role_base_rank", start.role_base_rank, 0, kIntMax);
-        visit.number("role_world_size", start.role_world_size, 1, kIntMax);
-        visit.number("restart_count", start.restart_count, 0, kIntMax);
-        visit.number("max_restarts", start.max_restarts, 0, kIntMax);
-        visit.number("node_losses", start.node_losses, 0, kIntMax);
-        visit.object("store", start.store);
-        visit.names("admitted", start.admitted, admitted_max);
-        visit.text("why", start.why);
-    }
-};
-
-template <>
-struct Fields<Stop> {
-    static constexpr std::string_view type = "stop";
-
-    template <typename Message, typename Visitor>
-    static void visit(Message& stop, Visitor& visit) {
-        visit_generation(visit, stop.generation);
-        visit.choice("cause", stop.cause, kStopCauseNames);
-        visit.number("signal", stop.signal, 0, 127);
-        visit.duration("grace_ms", stop.grace);
-        visit.duration("within_ms", stop.within);
-        visit.text("why", stop.why);
-    }
-};
-
-template <>
-struct Fields<Released> {
-    static constexpr std::string_view type = "released";
-
-    template <typename Message, typename Visitor>
-    static void visit(Message& /*released*/, Visitor& /*visit*/) {}
-};
-
-template <>
-struct Fields<Verdict> {
-    static constexpr std::string_view type = "verdict";
-
-    template <typename Message, typename Visitor>
-    static void visit(Message& verdict, Visitor& visit) {
-        visit.choice("kind", verdict.kind, kVerdictKindNames);
-        visit.number("exit_code", verdict.exit_code, 0, 255);
-        visit.text("text", verdict.text);
-        visit.object("first_failure", verdict.first_failure);
-        visit.number("failure_count", verdict.failure_count, 0, kIntMax);
-        visit.objects("timeline", verdict.timeline, visit.limits().timeline_events_max);
-        visit.duration("age_ms", verdict.age);
-    }
-};
+void visit_fields(Is<Verdict> auto& verdict, auto& visit) {
+    visit.choice("kind", verdict.kind, kVerdictKindNames);
+    visit.number("exit_code", verdict.exit_code, 0, 255);
+    visit.text("text", verdict.text);
+    visit.object("first_failure", verdict.first_failure);
+    visit.number("failure_count", verdict.failure_count, 0, kIntMax);
+    visit.objects("timeline", verdict.timeline, visit.limits().timeline_events_max);
+    visit.duration("age_ms", verdict.age);
+}
 
 }  // namespace ddprun::rdzv

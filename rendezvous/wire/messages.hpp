@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -188,6 +189,8 @@ enum class WorkersText { Logs, Stacks };
 
 /// The first message of a connection, unless it is Unfit.
 struct Join {
+    static constexpr std::string_view kType = "join";
+
     JobId job;
     NodeId node;
     std::string process;  ///< names this ddprun: another one on the same node has another name
@@ -220,6 +223,8 @@ struct Join {
 
 /// A worker exited 0 before its agent was told to stop.
 struct WorkerFinished {
+    static constexpr std::string_view kType = "worker_finished";
+
     Generation generation;
     LocalRank local_rank;
 
@@ -227,6 +232,8 @@ struct WorkerFinished {
 };
 
 struct WorkerFailed {
+    static constexpr std::string_view kType = "worker_failed";
+
     Generation generation;
     LocalRank local_rank;
     Evidence evidence;
@@ -237,6 +244,8 @@ struct WorkerFailed {
 /// No process of `generation` is left on this node, and `store` listens for the next one.
 /// Generation 0 answers Prepare: it is done.
 struct Stopped {
+    static constexpr std::string_view kType = "stopped";
+
     Generation generation;
     StoreAddress store;
 
@@ -246,6 +255,8 @@ struct Stopped {
 /// No worker that runs here has shown a sign of life for so long that it hangs, as far as this node
 /// can tell. Sent when it begins and when it is over.
 struct Quiet {
+    static constexpr std::string_view kType = "quiet";
+
     Generation generation;
     Milliseconds quiet_for{0};  ///< 0: one shows signs of life again
 
@@ -267,6 +278,8 @@ struct HangSeen {
 
 /// What the workers of this node have come to since the last time. Only to who hears_moments.
 struct Reached {
+    static constexpr std::string_view kType = "reached";
+
     Generation generation;
     std::vector<ReachedMoment> moments;  ///< of each at most one
     Milliseconds checkpointing{0};       ///< one of them has spent so long in that, the others less
@@ -297,6 +310,8 @@ struct StoreOperations {
 
 /// How far the workers of this node are. Only while Watch wants it.
 struct Progress {
+    static constexpr std::string_view kType = "progress";
+
     Generation generation;
     std::vector<RankProgress> ranks;
     std::optional<HostMemory> memory;
@@ -308,6 +323,8 @@ struct Progress {
 /// A piece of what ReadWorkers asked for: whole lines, at most as many bytes as it said. The next
 /// one is not sent before ReadOn.
 struct WorkersRead {
+    static constexpr std::string_view kType = "workers_read";
+
     std::uint64_t reader = 0;
     std::string bytes;  ///< any bytes
     bool is_last = false;
@@ -318,6 +335,8 @@ struct WorkersRead {
 
 /// This node was told by `signal` to leave the job.
 struct Leave {
+    static constexpr std::string_view kType = "leave";
+
     int signal = 0;
     Milliseconds within{0};  ///< its workers have so long; 0: as the job's settings say
 
@@ -326,6 +345,8 @@ struct Leave {
 
 /// A worker of `generation` could not be killed: this node is of no use any more.
 struct Unkillable {
+    static constexpr std::string_view kType = "unkillable";
+
     Generation generation;
 
     bool operator==(const Unkillable&) const = default;
@@ -333,6 +354,8 @@ struct Unkillable {
 
 /// The agent goes for good; the end of its connection is no death.
 struct Goodbye {
+    static constexpr std::string_view kType = "goodbye";
+
     std::string unfit;  ///< what its own check found wrong with the machine; empty: nothing
     /// How its command for Prepare has failed; empty: it has not. The exit code is meant for the
     /// job.
@@ -346,6 +369,8 @@ struct Goodbye {
 /// found it not fit, and it goes for good. Answered by Refused. Nothing of it is a part of a Join,
 /// for a rendezvous that does not know of it must not take the node.
 struct Unfit {
+    static constexpr std::string_view kType = "unfit";
+
     JobId job;
     NodeId node;
     std::string process;  ///< as in Join, as is the next
@@ -367,6 +392,8 @@ struct Beat {
 
 /// The join counts. `lease` 0 means that no beats are wanted (same process).
 struct Accepted {
+    static constexpr std::string_view kType = "accepted";
+
     std::string run_token;
     Milliseconds lease{0};
     Milliseconds beat_interval{0};
@@ -383,6 +410,8 @@ struct Accepted {
 
 /// The join does not count; the connection is closed next.
 struct Refused {
+    static constexpr std::string_view kType = "refused";
+
     std::string text;
     int exit_code = 1;
 
@@ -391,6 +420,8 @@ struct Refused {
 
 /// Why this node waits, sent when the reason changes. `text` has no trailing punctuation.
 struct Waiting {
+    static constexpr std::string_view kType = "waiting";
+
     std::string text;
     Milliseconds waited{0};  ///< so far, of the next
     Milliseconds limit{0};   ///< then it is given up; 0: waits for ever
@@ -400,6 +431,8 @@ struct Waiting {
 
 /// A line for the console of a node that need not wait: what the run can no longer promise.
 struct Notice {
+    static constexpr std::string_view kType = "notice";
+
     std::string text;
 
     bool operator==(const Notice&) const = default;
@@ -408,6 +441,8 @@ struct Notice {
 /// Somebody watches: Progress is wanted every `interval`, for so long. Said again while somebody
 /// does; only to nodes that have joined with tells_progress.
 struct Watch {
+    static constexpr std::string_view kType = "watch";
+
     Milliseconds interval{0};
     Milliseconds lasts{0};
 
@@ -417,6 +452,8 @@ struct Watch {
 /// Somebody reads what the workers of this node have written, or where they are: answered by
 /// WorkersRead. Nothing of it is sent before. Only to nodes that have joined with shows_workers.
 struct ReadWorkers {
+    static constexpr std::string_view kType = "read_workers";
+
     std::uint64_t reader = 0;  ///< names this one; of the connection
     WorkersText what = WorkersText::Logs;
     std::optional<int> rank;                  ///< none: all of this node
@@ -431,6 +468,8 @@ struct ReadWorkers {
 
 /// The last piece has been taken: one more may be sent.
 struct ReadOn {
+    static constexpr std::string_view kType = "read_on";
+
     std::uint64_t reader = 0;
     bool stops = false;  ///< nobody reads any more; there is no answer
 
@@ -439,6 +478,8 @@ struct ReadOn {
 
 /// Somebody is to be told of it (--notify): to one node that has joined with hears_events.
 struct Happened {
+    static constexpr std::string_view kType = "happened";
+
     std::string event;  ///< an object in JSON: notified_text() of rendezvous/events
 
     bool operator==(const Happened&) const = default;
@@ -447,6 +488,8 @@ struct Happened {
 /// This daemon does not lead: join at `endpoint` (HOST:PORT; empty: try any). The connection is
 /// closed next.
 struct Redirect {
+    static constexpr std::string_view kType = "redirect";
+
     std::string endpoint;
 
     bool operator==(const Redirect&) const = default;
@@ -455,12 +498,16 @@ struct Redirect {
 /// Run the command that Join::prepares was about; answered by Stopped of generation 0, or Goodbye.
 /// Said again after each join that leaves it open.
 struct Prepare {
+    static constexpr std::string_view kType = "prepare";
+
     bool operator==(const Prepare&) const = default;
 };
 
 /// The member's own row of the rank map. Nothing here grows with the number of nodes, except
 /// `admitted`, which only group rank 0 gets.
 struct Start {
+    static constexpr std::string_view kType = "start";
+
     Generation generation;
     std::string digest;
     int group_rank = 0;
@@ -482,6 +529,8 @@ struct Start {
 
 /// Stop the workers of `generation`, prove that none is left, answer Stopped.
 struct Stop {
+    static constexpr std::string_view kType = "stop";
+
     Generation generation;
     StopCause cause = StopCause::Failure;
     int signal = 15;           ///< to be sent first
@@ -496,11 +545,15 @@ struct Stop {
 
 /// The node that asked to leave may go; its workers are gone and the run goes on without it.
 struct Released {
+    static constexpr std::string_view kType = "released";
+
     bool operator==(const Released&) const = default;
 };
 
 /// The run is closed. Members without workers left say Goodbye and exit with `exit_code`.
 struct Verdict {
+    static constexpr std::string_view kType = "verdict";
+
     VerdictKind kind = VerdictKind::Succeeded;
     int exit_code = 0;
     std::string text;

@@ -54,6 +54,8 @@ struct RecordedQuarantine {
 };
 
 struct RunRecord {
+    static constexpr std::string_view kType = "run";
+
     JobId job;
     std::string token;
     JobSettings settings;
@@ -95,6 +97,5 @@ struct RunRecord {
 [[nodiscard]] std::string encode(const RunRecord& record);
 
 /// Failure is BadMessage and names the field: the record is damaged or of another version.
-[[nodiscard]] Result<RunRecord> decode_run_record(std::string_view body, const Limits& limits);
 
 }  // namespace ddprun::rdzv

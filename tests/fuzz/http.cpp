@@ -14,6 +14,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "rendezvous/http/request_head.hpp"
+#include "rendezvous/wire/codec.hpp"
 
 namespace ddprun::rdzv {
 
@@ -49,7 +50,7 @@ void check_order(const http::request_header<http::fields>& head, std::string_vie
         parse_order_body(asked, body.substr(0, limits.http_body_bytes_max), limits);
     if (whole) {
         DDP_CHECK(whole->job == asked.job && whole->action == asked.action, "another order");
-        const Result<OperatorOrder> sent = decode_operator_order(encode(*whole), limits);
+        const Result<OperatorOrder> sent = decode<OperatorOrder>(encode(*whole), limits);
         // A job's name is as the path has it: maybe no UTF-8, and then nobody's.
         DDP_CHECK(sent && sent->node == whole->node && sent->duration == whole->duration,
                   "the wire does not take it");

@@ -123,7 +123,7 @@ public:
     void choice(const char* /*key*/, T /*value*/, const Names& /*names*/) {}
     template <typename T>
     void object(const char* /*key*/, const T& value) {
-        Fields<T>::visit(value, *this);
+        visit_fields(value, *this);
     }
     template <typename T>
     void object(const char* key, const std::optional<T>& value) {
@@ -147,7 +147,7 @@ template <typename T>
 void check_bounds(const T& message) {
     if constexpr (!std::is_same_v<T, Beat> && !std::is_same_v<T, Acknowledge>) {
         Bounds bounds;
-        Fields<T>::visit(message, bounds);
+        visit_fields(message, bounds);
     }
 }
 

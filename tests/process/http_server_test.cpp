@@ -58,6 +58,19 @@ struct FakeRun final : Watched {
         });
     }
 
+    [[nodiscard]] Result<std::uint64_t> read_workers(const std::string& /*job*/,
+                                                     const ReadWorkers& /*question*/) override {
+        return Error{ErrorCode::NotFound, "nobody's logs are here"};
+    }
+    [[nodiscard]] std::optional<std::string> take_read(std::uint64_t /*reading*/) override {
+        return std::nullopt;
+    }
+    void end_reading(std::uint64_t /*reading*/) override {}
+    void obey(const OperatorOrder& /*order*/, const std::string& /*from*/,
+              OrderAnswer answer) override {
+        answer(Error{ErrorCode::PermissionDenied, "no orders are taken here"});
+    }
+
     std::shared_ptr<EventLog> log;
 };
 

@@ -78,14 +78,14 @@ OperatorReply give(boost::asio::io_context& io, const Daemon& daemon, const Oper
                                .secret = 9});
     run_until(io, [&] { return speaker.end.has_value(); });
     REQUIRE(speaker.heard.size() == 1);
-    const Result<OperatorReply> reply = decode_operator_reply(speaker.heard[0], Limits());
+    const Result<OperatorReply> reply = decode<OperatorReply>(speaker.heard[0], Limits());
     REQUIRE(reply);
     return *reply;
 }
 
 StatusReply reply_in(const Speaker& speaker) {
     REQUIRE(speaker.heard.size() == 1);
-    const Result<StatusReply> reply = decode_status_reply(speaker.heard[0], Limits());
+    const Result<StatusReply> reply = decode<StatusReply>(speaker.heard[0], Limits());
     REQUIRE(reply);
     return *reply;
 }

@@ -437,9 +437,9 @@ struct Greeted {
     void begin() {
         boost::asio::co_spawn(
             io, greet(session, std::chrono::steady_clock::now() + std::chrono::seconds(10)),
-            [this](std::exception_ptr, std::optional<Error> why) {
+            [this](std::exception_ptr, Result<void> how) {
                 is_over = true;
-                refused = std::move(why);
+                outcome = std::move(how);
             });
     }
 
@@ -453,7 +453,7 @@ struct Greeted {
     boost::asio::ip::tcp::socket peer{io};
     Session session;
     bool is_over = false;
-    std::optional<Error> refused;
+    Result<void> outcome;
 };
 
 // Goal: a deadline, the end of the daemon or a newer connection may close one that is in its
@@ -491,7 +491,7 @@ TEST_CASE("a connection that is closed at any moment of its TLS handshake is no 
         greeted.io.run();
         const bool is_watcher = std::holds_alternative<Session::Watching>(greeted.session.state);
         CHECK(is_watcher == was_over_before);
-        CHECK(greeted.refused.has_value() != was_over_before);
+        CHECK(greeted.outcome.has_value() == was_over_before);
     }
 }
 

@@ -13,6 +13,7 @@
 
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/run.hpp"
+#include "rendezvous/wire/codec.hpp"
 #include "rendezvous/wire/control_fields.hpp"
 #include "tests/scenario/render.hpp"
 
@@ -431,7 +432,7 @@ void Scenario::restart(Words& words) {
     if (record) {
         // Through the journal's own form.
         const Result<rdzv::RunRecord> read =
-            rdzv::decode_run_record(rdzv::encode(*record), Limits());
+            rdzv::decode<rdzv::RunRecord>(rdzv::encode(*record), Limits());
         if (!read || *read != *record) {
             throw BadCommand{"the record did not survive its own encoding"};
         }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/wire/codec.hpp"
 #include "rendezvous/wire/control_fields.hpp"
 #include "tests/sim/driver.hpp"
 
@@ -64,7 +65,7 @@ void Simulation::give_order(Dice& dice) {
         return;
     }
     const Result<rdzv::OperatorOrder> order =
-        rdzv::decode_operator_order(rdzv::encode(drawn), options_.limits);
+        rdzv::decode<rdzv::OperatorOrder>(rdzv::encode(drawn), options_.limits);
     if (!order.has_value() || order.value() != drawn) {
         checker_.violate("codec", "an order is not what it was");
         return;

@@ -130,7 +130,7 @@ void Simulation::open_host(Daemon& daemon, const JournalEntry& entry) {
         return;
     }
     const Result<rdzv::RunRecord> record =
-        rdzv::decode_run_record(rdzv::encode(*entry.record), options_.limits);
+        rdzv::decode<rdzv::RunRecord>(rdzv::encode(*entry.record), options_.limits);
     if (!record.has_value()) {
         checker_.violate("codec", record.error().what);
         return;

@@ -7,6 +7,7 @@
 
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/run.hpp"
+#include "rendezvous/wire/codec.hpp"
 #include "tests/support/catch.hpp"
 
 namespace ddprun::rdzv {
@@ -270,7 +271,7 @@ TEST_CASE("what was done for the job before its first workers is in the journal"
     if (is_old) {
         text.erase(text.find(field), field.size());
     }
-    const Result<RunRecord> read = decode_run_record(text, Limits());
+    const Result<RunRecord> read = decode<RunRecord>(text, Limits());
     REQUIRE(read.has_value());
     Nodes3 later(*read);
     Join again = preparing("b", Prepares::Job);

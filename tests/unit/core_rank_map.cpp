@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,12 +11,12 @@ namespace ddprun::rdzv {
 
 namespace {
 
-Candidate candidate(const std::string& name, int slots = 1) {
-    return Candidate{.node = NodeId(name), .slots = slots, .hostname = name};
-}
-
 Place place(const std::string& name, int slots = 1) {
     return Place{NodeId(name), slots, name};
+}
+
+Candidate candidate(const std::string& name, int slots = 1) {
+    return {place(name, slots), std::nullopt};
 }
 
 std::string names(const std::vector<Place>& places) {

@@ -90,7 +90,7 @@ public:
     }
     template <typename T>
     void object(const char*, T& value) {
-        Fields<T>::visit(value, *this);
+        visit_fields(value, *this);
     }
     template <typename T>
     void object(const char* key, std::optional<T>& value) {
@@ -132,7 +132,7 @@ T invented(std::uint64_t seed) {
         message.sequence = Rng(seed).next();
     } else {
         Inventor inventor(seed);
-        Fields<T>::visit(message, inventor);
+        visit_fields(message, inventor);
     }
     return message;
 }

@@ -10,6 +10,7 @@
 #include "launcher/ctl/status_text.hpp"
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/run.hpp"
+#include "rendezvous/wire/codec.hpp"
 #include "rendezvous/wire/control.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/result_text.hpp"
@@ -130,7 +131,7 @@ TEST_CASE("nodes that are left out and not here are told, as far as there is roo
     REQUIRE(driver.status({.nodes_max = 2}).absent.size() == 1);
     REQUIRE(driver.status({.nodes_max = 2}).absent_left_out == 1);
     const StatusReply reply{.jobs = {status}};
-    REQUIRE(decode_status_reply(encode(reply), Limits()).value() == reply);
+    REQUIRE(decode<StatusReply>(encode(reply), Limits()).value() == reply);
     // Back again it is here, and its row says so.
     driver.join(2, "x");
     REQUIRE(driver.status().absent.size() == 1);
@@ -178,12 +179,12 @@ TEST_CASE("a status comes through its JSON unchanged, without the run's token") 
     StatusReply reply{.jobs = {driver.status()}, .jobs_left_out = 4};
     const std::string body = encode(reply);
     REQUIRE(body.find(driver.coordinator.run()->token) == std::string::npos);
-    const Result<StatusReply> decoded = decode_status_reply(body, Limits());
+    const Result<StatusReply> decoded = decode<StatusReply>(body, Limits());
     REQUIRE(decoded);
     REQUIRE(*decoded == reply);
     // Bytes that are no UTF-8 are replaced, not thrown over.
     reply.jobs[0].waits_for = "\xff\xfe";
-    REQUIRE(decode_status_reply(encode(reply), Limits()));
+    REQUIRE(decode<StatusReply>(encode(reply), Limits()));
 }
 
 TEST_CASE("an order and its answer come through their JSON unchanged, within their bounds") {
@@ -193,34 +194,34 @@ TEST_CASE("an order and its answer come through their JSON unchanged, within the
                               .duration = Milliseconds(600000),
                               .nodes = 3,
                               .by = "alice@head"};
-    REQUIRE(*decode_operator_order(encode(order), Limits()) == order);
+    REQUIRE(*decode<OperatorOrder>(encode(order), Limits()) == order);
     const OperatorReply reply{
         .fault = OrderFault::Conflict, .event = 1ULL << 63U, .text = "not as things are"};
-    REQUIRE(*decode_operator_reply(encode(reply), Limits()) == reply);
+    REQUIRE(*decode<OperatorReply>(encode(reply), Limits()) == reply);
     for (const std::string body :
          {R"({"type":"order"})", R"({"type":"ask_status","job":"x"})",
           R"({"type":"order","job":"x","action":"dance"})",
           R"({"type":"order","job":"x","nodes":-1})", R"({"type":"order","job":"x","for_ms":-1})",
           R"({"type":"order","job":"x","by":"\u0007"})"}) {
         INFO(body);
-        REQUIRE_FALSE(decode_operator_order(body, Limits()));
+        REQUIRE_FALSE(decode<OperatorOrder>(body, Limits()));
     }
 }
 
 TEST_CASE("a question is read with its bounds") {
-    REQUIRE(*decode_ask_status(encode(AskStatus{JobId("x")}), Limits()) == AskStatus{JobId("x")});
-    REQUIRE(decode_ask_status(R"({"type":"ask_status"})", Limits()));
+    REQUIRE(*decode<AskStatus>(encode(AskStatus{JobId("x")}), Limits()) == AskStatus{JobId("x")});
+    REQUIRE(decode<AskStatus>(R"({"type":"ask_status"})", Limits()));
     for (const std::string body :
          {"", "[]", "{}", R"({"type":"join","job":"x"})", R"({"type":"ask_status","job":7})",
           R"({"type":"ask_status","job":"a\u0007"})"}) {
         INFO(body);
-        REQUIRE_FALSE(decode_ask_status(body, Limits()));
+        REQUIRE_FALSE(decode<AskStatus>(body, Limits()));
     }
     const std::string deep =
         R"({"type":"ask_status","x":)" + std::string(40, '[') + std::string(40, ']') + "}";
-    REQUIRE_FALSE(decode_ask_status(deep, Limits()));
+    REQUIRE_FALSE(decode<AskStatus>(deep, Limits()));
     const std::string longest(Limits().name_bytes_max + 1, 'x');
-    REQUIRE_FALSE(decode_ask_status(encode(AskStatus{JobId(longest)}), Limits()));
+    REQUIRE_FALSE(decode<AskStatus>(encode(AskStatus{JobId(longest)}), Limits()));
 }
 
 // ----------------------------------------------------------------------------------- for people

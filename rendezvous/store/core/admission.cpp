@@ -113,4 +113,10 @@ std::string address_text(const sockaddr_storage& address) {
     return ::inet_ntop(is_v4 ? AF_INET : AF_INET6, from, text.data(), text.size());
 }
 
+std::uint16_t port_of(const sockaddr_storage& address) {
+    const void* const any = &address;
+    return ntohs(address.ss_family == AF_INET6 ? static_cast<const sockaddr_in6*>(any)->sin6_port
+                                               : static_cast<const sockaddr_in*>(any)->sin_port);
+}
+
 }  // namespace ddprun::rdzv

@@ -43,4 +43,11 @@ private:
 [[nodiscard]] bool parse_address(const std::string& host, std::uint16_t port,
                                  sockaddr_storage& address, socklen_t& size);
 
+[[nodiscard]] std::uint16_t port_of(const sockaddr_storage& address);
+
+/// As the kernel's calls take it.
+[[nodiscard]] inline sockaddr* generic(sockaddr_storage& address) {
+    return static_cast<sockaddr*>(static_cast<void*>(&address));
+}
+
 }  // namespace ddprun::rdzv

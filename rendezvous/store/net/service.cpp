@@ -1,7 +1,6 @@
 #include "rendezvous/store/net/service.hpp"
 
 #include <fcntl.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -45,8 +44,7 @@ UniqueFd open_spare() {
 UniqueFd accept_one(int listener, sockaddr_storage& peer) {
     peer = {};
     socklen_t size = sizeof peer;
-    return UniqueFd(::accept4(listener, static_cast<sockaddr*>(static_cast<void*>(&peer)), &size,
-                              SOCK_CLOEXEC | SOCK_NONBLOCK));
+    return UniqueFd(::accept4(listener, generic(peer), &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
 }  // namespace
@@ -250,12 +248,11 @@ void StoreService::accept_again() {
 }
 
 void StoreService::adopt(UniqueFd fd, std::string_view first_bytes) {
-    sockaddr_storage peer{};
-    socklen_t size = sizeof peer;
-    if (::getpeername(fd.get(), static_cast<sockaddr*>(static_cast<void*>(&peer)), &size) != 0) {
+    const std::optional<sockaddr_storage> peer = peer_of(fd.get());
+    if (!peer) {
         return;  // The client is gone.
     }
-    if (StoreSession* session = take(std::move(fd), peer)) {
+    if (StoreSession* session = take(std::move(fd), *peer)) {
         session->on_first_bytes(first_bytes);
         settle();
     }

@@ -50,10 +50,7 @@ void StoreSession::close() {
 }
 
 std::string StoreSession::peer_text() const {
-    sockaddr_storage peer{};
-    socklen_t size = sizeof peer;
-    ::getpeername(socket_.get(), static_cast<sockaddr*>(static_cast<void*>(&peer)), &size);
-    return address_text(peer);
+    return address_text(peer_of(socket_.get()).value_or(sockaddr_storage{}));
 }
 
 void StoreSession::on_first_bytes(std::string_view bytes) {

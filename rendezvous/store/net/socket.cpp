@@ -5,10 +5,8 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <limits>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -20,24 +18,13 @@ namespace ddprun::rdzv {
 
 namespace {
 
-sockaddr* generic(sockaddr_storage& address) {
-    return static_cast<sockaddr*>(static_cast<void*>(&address));
-}
-
-Result<std::uint16_t> port_of(int fd) {
+Result<std::uint16_t> bound_port(int fd) {
     sockaddr_storage address{};
     socklen_t size = sizeof address;
     if (::getsockname(fd, generic(address), &size) != 0) {
         return system_error(errno, "the store's socket does not tell its port");
     }
-    if (address.ss_family == AF_INET) {
-        sockaddr_in v4{};
-        std::memcpy(&v4, &address, sizeof v4);
-        return ntohs(v4.sin_port);
-    }
-    sockaddr_in6 v6{};
-    std::memcpy(&v6, &address, sizeof v6);
-    return ntohs(v6.sin6_port);
+    return port_of(address);
 }
 
 /// The socket, and what failed if it cannot be used.
@@ -65,7 +52,7 @@ Result<StoreSocket> bind_for_store(const std::string& host, std::uint16_t port,
     if (::bind(fd.get(), generic(address), size) != 0) {
         return system_error(errno, what);
     }
-    const Result<std::uint16_t> bound = port_of(fd.get());
+    const Result<std::uint16_t> bound = bound_port(fd.get());
     if (!bound) {
         return bound.error();
     }
@@ -73,6 +60,13 @@ Result<StoreSocket> bind_for_store(const std::string& host, std::uint16_t port,
 }
 
 }  // namespace
+
+std::optional<sockaddr_storage> peer_of(int fd) {
+    sockaddr_storage peer{};
+    socklen_t size = sizeof peer;
+    const bool is_there = ::getpeername(fd, generic(peer), &size) == 0;
+    return is_there ? std::optional(peer) : std::nullopt;
+}
 
 Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port) {
     const std::string what = fmt::format("the store cannot listen on {} port {}", host, port);

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +33,9 @@ struct StoreSocket {
 
 /// One line for each limit of this machine or process that `clients` connections would meet.
 [[nodiscard]] std::vector<std::string> store_capacity_warnings(std::size_t clients);
+
+/// Who is connected; none: it is gone.
+[[nodiscard]] std::optional<sockaddr_storage> peer_of(int fd);
 
 /// What one client has not been sent yet, in order. Costs no memory while empty.
 class StoreOutbox {

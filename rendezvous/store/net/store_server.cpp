@@ -1,25 +1,16 @@
 #include "rendezvous/store/net/store_server.hpp"
 
 #include <pthread.h>
-#include <signal.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
-#include <mutex>
-#include <optional>
-#include <span>
-#include <thread>
-#include <utility>
 
 #include "base/check.hpp"
 #include "base/os/signals_blocked.hpp"
 #include "rendezvous/store/core/store_core.hpp"
-#include "rendezvous/store/net/busy_poll.hpp"
 #include "rendezvous/store/net/service.hpp"
 
 namespace ddprun::rdzv {

@@ -1,7 +1,5 @@
 #include "rendezvous/store/protocol/replies.hpp"
 
-#include <cstdint>
-
 #include "rendezvous/store/protocol/request.hpp"
 
 namespace ddprun::rdzv {

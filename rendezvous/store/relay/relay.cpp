@@ -117,9 +117,8 @@ private:
             return false;
         }
         socket_.reset(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-        auto* const generic = static_cast<sockaddr*>(static_cast<void*>(&address));
         if (!socket_.is_open() ||
-            (::connect(socket_.get(), generic, size) != 0 && errno != EINPROGRESS)) {
+            (::connect(socket_.get(), generic(address), size) != 0 && errno != EINPROGRESS)) {
             fail(std::generic_category().message(errno), replies);
             return false;
         }
