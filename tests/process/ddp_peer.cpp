@@ -33,6 +33,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/torch.h>
@@ -40,7 +41,9 @@
 #include "base/os/unique_fd.hpp"
 #include "tests/support/rank.hpp"
 #include "worker_runtime/comm/backends.hpp"
+#include "worker_runtime/comm/late_ranks.hpp"
 #include "worker_runtime/comm/peer_watch.hpp"
+#include "worker_runtime/comm/work_deadlines.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {
@@ -986,6 +989,66 @@ int hanging_abort(Worker& /*worker*/, const Arguments& /*arguments*/) {
     return 0;
 }
 
+/// An operation that is done when somebody says so.
+class HeldWork final : public c10d::Work {
+public:
+    bool isCompleted() override { return is_done; }
+    std::atomic<bool> is_done = false;
+};
+
+/// An operation that is not done at its time-out is told, the first one and once; what is done
+/// before is not, and neither is anything once the deadlines end.
+int late_work(Worker& /*worker*/, const Arguments& /*arguments*/) {
+    using ddprun::worker::WorkDeadlines;
+    std::vector<c10::intrusive_ptr<HeldWork>> works;
+    for (int i = 0; i < 4; ++i) {
+        works.push_back(c10::make_intrusive<HeldWork>());
+    }
+    works[0]->is_done = true;
+    std::atomic<int> told = 0;
+    std::promise<c10d::Work*> late;
+    {
+        WorkDeadlines deadlines(std::chrono::milliseconds(1), [&](const auto& work) {
+            ++told;
+            late.set_value(work.get());
+        });
+        for (int i = 0; i < 3; ++i) {
+            deadlines.watch(works[static_cast<std::size_t>(i)]);
+        }
+        require(late.get_future().get() == works[1].get(), "another operation is late");
+        deadlines.watch(works[3]);
+    }
+    require(told == 1, "late operations were told more than once");
+    {
+        WorkDeadlines deadlines(std::chrono::hours(1), [&](const auto& /*work*/) { ++told; });
+        deadlines.watch(works[3]);
+        require(works[3].use_count() == 2, "the operation is not watched");
+        works[3]->is_done = true;
+        deadlines.watch(works[2]);
+        require(works[3].use_count() == 1, "an operation that is done is held");
+    }
+    require(told == 1, "an operation was told before its time-out");
+    say("right");
+    return 0;
+}
+
+/// Of three ranks that wait for a collective one says nothing, until all do.
+int late_ranks(Worker& /*worker*/, const Arguments& /*arguments*/) {
+    using ddprun::worker::name_late_ranks;
+    const auto store = c10::make_intrusive<c10d::HashStore>();
+    const auto name = [&](int rank, std::uint64_t number, ddprun::Milliseconds patience) {
+        ddprun::worker::RuntimeLimits limits;
+        limits.late_answer = patience;
+        return name_late_ranks(store, {.rank = rank, .world_size = 3}, number, limits);
+    };
+    constexpr ddprun::Milliseconds kShort(1);
+    say("alone: " + name(0, 7, kShort));
+    say("two: " + name(2, 7, kShort));
+    say("another: " + name(1, 8, kShort));
+    say("all: " + name(1, 7, std::chrono::hours(1)));
+    return 0;
+}
+
 /// device_failure HOW: rank 0's GPU or memory fails as it begins, and its process lives on.
 int device_failure(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = must(worker.process_group());
@@ -1072,6 +1135,8 @@ int main(int argc, char** argv) {
         {"device_failure", device_failure},
         {"few_files", few_files},
         {"hanging_abort", hanging_abort},
+        {"late_ranks", late_ranks},
+        {"late_work", late_work},
         {"lost_twice", lost_twice},
         {"other_sockets", other_sockets},
         {"stuck_engine", stuck_engine},

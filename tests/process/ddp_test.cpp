@@ -148,6 +148,26 @@ TEST_CASE("an abort that hangs keeps nobody for ever") {
     (void)peers.lines("^right$");
 }
 
+TEST_CASE("a collective on a GPU that is not done at its time-out is told once") {
+    Cluster cluster;
+    Peers peers = peers_of(cluster, 1, {"late_work"});
+    peers.require_exits(0);
+    (void)peers.lines("^right$");
+}
+
+TEST_CASE("the ranks that keep the others waiting are named") {
+    Cluster cluster;
+    Peers peers = peers_of(cluster, 1, {"late_ranks"});
+    peers.require_exits(0);
+    CHECK(peers.lines("^alone: .*$").front() ==
+          "alone: ranks 1, 2 have not begun it, or do not answer");
+    CHECK(peers.lines("^two: .*$").front() == "two: rank 1 has not begun it, or does not answer");
+    CHECK(peers.lines("^another: .*$").front() ==
+          "another: ranks 0, 2 have not begun it, or do not answer");
+    CHECK(peers.lines("^all: .*$").front() ==
+          "all: all ranks wait for it: they may have called different collectives");
+}
+
 TEST_CASE("a rank whose device or memory fails cuts the group, and the others do not wait for it") {
     const std::string how =
         GENERATE("kernel", "GPU memory", "memory", "tensor memory", "state memory",

@@ -58,11 +58,13 @@ struct Gpu {
 [[nodiscard]] Result<bool> agree_on_gpus(ProcessGroup group, const RankGpu& mine,
                                          bool is_sharing_allowed);
 
-/// For the current device, and not connected yet: eagerConnectSingleDevice() does that. Points NCCL
-/// at the interface that has `place.local_address`, unless the environment says
-/// NCCL_SOCKET_IFNAME.
+/// For the current device, and not connected yet: eagerConnectSingleDevice() does that. Its own
+/// log lines call it `name`. Points NCCL at the interface that has `place.local_address`, unless
+/// the environment says NCCL_SOCKET_IFNAME, and has an error of NCCL end no process, unless it says
+/// TORCH_NCCL_ASYNC_ERROR_HANDLING with another value than torchrun's.
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> make_nccl(
-    const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place);
+    const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place,
+    const std::string& name);
 
 /// Has `engine` carry the tensors on `device`, until `loss` aborts it.
 void use_engine(c10d::ProcessGroup& group, Loss& loss, torch::DeviceType device,
@@ -70,7 +72,8 @@ void use_engine(c10d::ProcessGroup& group, Loss& loss, torch::DeviceType device,
                 const c10::intrusive_ptr<c10d::Backend>& engine);
 
 /// Binds `group`, whose Gloo is connected, to `place.gpu` and connects all ranks for tensors there.
-/// The default from then on, unless that is Gloo.
+/// The default from then on, unless that is Gloo. Throws after `place.join_timeout`, and when a
+/// rank is lost: NCCL goes on connecting meanwhile, on a thread that nobody joins.
 void connect_gpu(c10d::ProcessGroup& group, Loss& loss,
                  const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place);
 

@@ -1,13 +1,23 @@
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/types.h>
 
+#include "base/os/signals_blocked.hpp"
 #include "worker_runtime/comm/backends.hpp"
 #include "worker_runtime/comm/exception_text.hpp"
 
@@ -20,6 +30,55 @@ constexpr std::size_t kUuidBytes = 48;
 
 std::string read_text(const char* bytes, std::size_t size) {
     return {bytes, std::find(bytes, bytes + size, '\0')};
+}
+
+/// What becomes of a call on a thread of its own.
+struct Attempt {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_over = false;  ///< it has returned, or failed
+    bool is_lost = false;  ///< a rank is
+    std::exception_ptr failure;
+};
+
+/// Calls `connect`, which has no bound of its own. Throws what it throws, what `loss` is told, and
+/// after `bound`: then the call goes on, on its thread.
+void connect_within(std::chrono::milliseconds bound, Loss& loss, std::function<void()> connect) {
+    const auto attempt = std::make_shared<Attempt>();
+    {
+        const SignalsBlocked blocked;
+        std::thread([attempt, connect = std::move(connect)] {
+            std::exception_ptr failure;
+            try {
+                connect();
+            } catch (...) {
+                failure = std::current_exception();
+            }
+            const std::lock_guard lock(attempt->mutex);
+            attempt->failure = failure;
+            attempt->is_over = true;
+            attempt->changed.notify_all();
+        }).detach();
+    }
+    const Loss::Guard guard(loss, [attempt] {
+        const std::lock_guard lock(attempt->mutex);
+        attempt->is_lost = true;
+        attempt->changed.notify_all();
+    });
+    std::unique_lock lock(attempt->mutex);
+    attempt->changed.wait_for(lock, bound, [&] { return attempt->is_over || attempt->is_lost; });
+    if (attempt->failure) {
+        std::rethrow_exception(attempt->failure);
+    }
+    if (!attempt->is_over) {
+        const bool is_lost = attempt->is_lost;
+        lock.unlock();
+        if (is_lost) {
+            loss.check();
+        }
+        throw std::runtime_error(
+            fmt::format("not all ranks are connected after {} ms", bound.count()));
+    }
 }
 
 }  // namespace
@@ -64,11 +123,12 @@ void connect_gpu(c10d::ProcessGroup& group, Loss& loss,
     // setBackend() gives the backend the group's device, whatever it was bound to before.
     group.setBoundDeviceId(gpu);
     try {
-        const c10::intrusive_ptr<c10d::Backend> nccl =
-            make_nccl(c10::make_intrusive<c10d::PrefixStore>("nccl", store), place);
+        const c10::intrusive_ptr<c10d::Backend> nccl = make_nccl(
+            c10::make_intrusive<c10d::PrefixStore>("nccl", store), place, group.getGroupName());
+        connect_within(place.join_timeout, loss,
+                       [nccl, gpu] { nccl->eagerConnectSingleDevice(gpu); });
         use_engine(group, loss, torch::kCUDA, BackendType::NCCL, nccl);
         group.setDefaultBackend(BackendType::NCCL);
-        nccl->eagerConnectSingleDevice(gpu);
     } catch (const std::exception& failure) {
         throw std::runtime_error(
             fmt::format("NCCL does not connect GPU {}: {}; NCCL_DEBUG=INFO says more on stdout",

@@ -5,12 +5,15 @@
 #include <cstdint>
 #include <cstdlib>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "base/os/network_interfaces.hpp"
+#include "base/runtime_limits.hpp"
 #include "worker_runtime/comm/backends.hpp"
 
 namespace ddprun::worker {
@@ -40,14 +43,30 @@ Result<Gpu> take_gpu(int local_rank) {
     return Gpu{.number = number, .uuid = gpu_uuid_text(uuid)};
 }
 
+namespace {
+
+/// When a communicator reports an error, c10d's watchdog ends the process 60 s later, by what the
+/// launcher sets as torchrun does; like this it aborts the communicator.
+void clean_up_on_errors() {
+    constexpr auto kVariable = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
+    const char* const set = std::getenv(kVariable);
+    if (set == nullptr || std::string_view(set) == std::to_string(c10d::TearDown)) {
+        (void)setenv(kVariable, std::to_string(c10d::CleanUpOnly).c_str(), /*overwrite=*/1);
+    }
+}
+
+}  // namespace
+
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
-                                            const BackendPlace& place) {
+                                            const BackendPlace& place, const std::string& name) {
     if (const auto interface = nccl_interface(place.local_address, network_interfaces())) {
         constexpr int kOnlyIfUnset = 0;
         (void)setenv("NCCL_SOCKET_IFNAME", interface->c_str(), kOnlyIfUnset);
     }
+    clean_up_on_errors();
     auto options = c10d::ProcessGroupNCCL::Options::create();
-    options->timeout = place.timeout;
+    options->timeout = place.timeout + RuntimeLimits{}.nccl_timeout_slack;
+    options->group_name = name;
     return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, place.rank, place.world_size,
                                                        options);
 }

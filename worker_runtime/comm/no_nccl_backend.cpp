@@ -9,7 +9,8 @@ Result<Gpu> take_gpu(int /*local_rank*/) {
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& /*store*/,
-                                            const BackendPlace& /*place*/) {
+                                            const BackendPlace& /*place*/,
+                                            const std::string& /*name*/) {
     throw std::runtime_error(
         "this program was built without NCCL: build ddprun where CUDA, nccl.h and a LibTorch built "
         "with CUDA are found");

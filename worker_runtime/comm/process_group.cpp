@@ -25,7 +25,9 @@
 #include "base/os/machine_identity.hpp"
 #include "worker_runtime/comm/backends.hpp"
 #include "worker_runtime/comm/exception_text.hpp"
+#include "worker_runtime/comm/late_ranks.hpp"
 #include "worker_runtime/comm/peer_watch.hpp"
+#include "worker_runtime/comm/timed_group.hpp"
 
 namespace ddprun {
 
@@ -105,7 +107,7 @@ bool is_loopback(const std::string& host) {
 struct ProcessGroup::State {
     c10::intrusive_ptr<c10d::Store> store;
     worker::BackendPlace at;
-    c10::intrusive_ptr<c10d::ProcessGroup> group;
+    c10::intrusive_ptr<worker::TimedGroup> group;
     c10::intrusive_ptr<c10d::Backend> gloo;
     std::shared_ptr<worker::Loss> loss = std::make_shared<worker::Loss>();
     std::shared_ptr<worker::PeerWatch> watch;
@@ -130,7 +132,7 @@ struct ProcessGroup::State {
         state->gloo = worker::make_guarded(std::move(gloo.backend), state->loss);
         state->watch = std::make_shared<worker::PeerWatch>(gloo.connections, state->loss);
         tell_unwatched(at, state->watch->watched());
-        const auto group = c10::make_intrusive<c10d::ProcessGroup>(store, at.rank, at.world_size);
+        const auto group = c10::make_intrusive<worker::TimedGroup>(store, at.rank, at.world_size);
         group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, state->gloo);
         group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
         group->setGroupName(name);
@@ -143,6 +145,9 @@ struct ProcessGroup::State {
         if (at.gpu >= 0) {
             worker::connect_gpu(*group, *loss, store, at);
             device = torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(at.gpu));
+        }
+        if (at.gpu >= 0 && !at.is_gpu_shared) {
+            group->use(deadlines_for_gpu());
         }
         // Everybody is here. What waits for the store from now on is part of a collective.
         store->setTimeout(at.timeout);
@@ -176,14 +181,29 @@ struct ProcessGroup::State {
         return *broken;
     }
 
+    /// Gloo ends a collective that is late by itself.
+    [[nodiscard]] std::unique_ptr<worker::WorkDeadlines> deadlines_for_gpu() const {
+        return std::make_unique<worker::WorkDeadlines>(
+            at.timeout, [store = store, at = at, gloo = gloo,
+                         watch = watch](const c10::intrusive_ptr<c10d::Work>& late) {
+                const std::uint64_t number = late->getSequencenumber();
+                cut(*gloo, *watch,
+                    fmt::format("collective {} ({}) is not done after {} ms: {}", number,
+                                c10d::opTypeToString(late->retrieveOpType()), at.timeout.count(),
+                                worker::name_late_ranks(store, at, number)));
+            });
+    }
+
     /// The GPU's engine is aborted by `loss`.
-    void cut(const std::string& why) {
+    void cut(const std::string& why) { cut(*gloo, *watch, why); }
+
+    static void cut(c10d::Backend& gloo, worker::PeerWatch& watch, const std::string& why) {
         try {
-            gloo->abort();
+            gloo.abort();
         } catch (const std::exception&) {
             // What breaks a broken group further is no news.
         }
-        watch->cut(why);
+        watch.cut(why);
     }
 
     /// Nobody closes a connection before everybody expects it.
@@ -269,7 +289,7 @@ torch::Device ProcessGroup::device() const {
     return state_->device;
 }
 
-const c10::intrusive_ptr<c10d::ProcessGroup>& ProcessGroup::c10d() const {
+c10::intrusive_ptr<c10d::ProcessGroup> ProcessGroup::c10d() const {
     return state_->group;
 }
 
@@ -445,7 +465,7 @@ Result<torch::Tensor> ProcessGroup::all_gather(const torch::Tensor& tensor) {
         gathered = room_for_all(tensor, world_size());
         std::vector<std::vector<torch::Tensor>> outputs{gathered.unbind(0)};
         std::vector<torch::Tensor> inputs{tensor.contiguous()};
-        return state_->group->allgather(outputs, inputs);
+        return state_->group->allgather(outputs, inputs, {});
     });
 }
 
@@ -524,8 +544,7 @@ Result<torch::Tensor> ProcessGroup::all_to_all(const torch::Tensor& rows,
         torch::Tensor input = rows.detach().contiguous();
         std::vector<std::int64_t> receives = receive_rows;
         std::vector<std::int64_t> sends = send_rows;
-        return state_->group->getBackend(rows.device().type())
-            ->alltoall_base(received, input, receives, sends, {});
+        return state_->group->alltoall_base(received, input, receives, sends, {});
     });
 }
 
@@ -546,7 +565,7 @@ Result<void> ProcessGroup::recv(torch::Tensor& tensor, int from, int tag) {
 }
 
 Result<void> ProcessGroup::barrier() {
-    return collective("barrier", [&] { return state_->group->barrier(); });
+    return collective("barrier", [&] { return state_->group->barrier({}); });
 }
 
 Result<std::optional<ProcessGroup>> ProcessGroup::subgroup(const std::vector<int>& ranks) {

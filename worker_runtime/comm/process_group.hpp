@@ -117,7 +117,7 @@ public:
     [[nodiscard]] Result<void> barrier();
 
     /// c10d's own group, for whatever is not offered here.
-    [[nodiscard]] const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const;
+    [[nodiscard]] c10::intrusive_ptr<c10d::ProcessGroup> c10d() const;
 
     /// For the runtime itself.
     [[nodiscard]] worker::StopBallot& stop_ballot() const;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 // Compiled in: what links us need not have the library.
 #define XXH_INLINE_ALL

@@ -1,0 +1,44 @@
+#include "worker_runtime/comm/late_ranks.hpp"
+
+#include <exception>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "worker_runtime/comm/exception_text.hpp"
+
+namespace ddprun::worker {
+
+std::string name_late_ranks(const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place,
+                            std::uint64_t number, const RuntimeLimits& limits) {
+    const auto key_of = [&](int rank) { return fmt::format("late/{}/{}", number, rank); };
+    try {
+        // The group's thread may be waiting for the store, and holds its connection meanwhile.
+        const c10::intrusive_ptr<c10d::Store> own = store->clone();
+        own->set(key_of(place.rank), std::vector<std::uint8_t>{1});
+        std::vector<std::string> others;
+        for (int rank = 0; rank < place.world_size; ++rank) {
+            others.push_back(key_of(rank));
+        }
+        try {
+            own->wait(others, limits.late_answer);
+            return "all ranks wait for it: they may have called different collectives";
+        } catch (const std::exception&) {
+            // Somebody has not told it.
+        }
+        std::vector<int> late;
+        for (int rank = 0; rank < place.world_size; ++rank) {
+            if (!own->check({key_of(rank)})) {
+                late.push_back(rank);
+            }
+        }
+        return fmt::format("rank{} {} {} not begun it, or {} not answer",
+                           late.size() > 1 ? "s" : "", fmt::join(late, ", "),
+                           late.size() > 1 ? "have" : "has", late.size() > 1 ? "do" : "does");
+    } catch (const std::exception& failure) {
+        return fmt::format("the store does not say who keeps it waiting: {}", first_line(failure));
+    }
+}
+
+}  // namespace ddprun::worker

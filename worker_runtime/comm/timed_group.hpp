@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "worker_runtime/comm/work_deadlines.hpp"
+
+namespace ddprun::worker {
+
+/// c10d's group, with one difference: once it has deadlines, each collective and transfer of
+/// tensors on a GPU gets one, whoever begins it, c10d's reducer too.
+class TimedGroup final : public c10d::ProcessGroup {
+public:
+    using ProcessGroup::ProcessGroup;
+
+    /// Before any tensor on a GPU is given to the group.
+    void use(std::unique_ptr<WorkDeadlines> deadlines) { deadlines_ = std::move(deadlines); }
+
+    /// Gives `work` on tensors on `device` its deadline; `work`.
+    c10::intrusive_ptr<c10d::Work> timed(c10::intrusive_ptr<c10d::Work> work,
+                                         const c10::Device& device);
+
+    c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                             const c10d::BroadcastOptions& options) override;
+    c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                             const c10d::AllreduceOptions& options) override;
+    c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
+        std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+    c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
+                                          const c10d::ReduceOptions& options) override;
+    c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                             std::vector<at::Tensor>& inputs,
+                                             const c10d::AllgatherOptions& options) override;
+    c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs,
+                                          std::vector<at::Tensor>& inputs,
+                                          const c10d::GatherOptions& options) override;
+    c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs,
+                                           std::vector<std::vector<at::Tensor>>& inputs,
+                                           const c10d::ScatterOptions& options) override;
+    c10::intrusive_ptr<c10d::Work> reduce_scatter(
+        std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+        const c10d::ReduceScatterOptions& options) override;
+    c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                 std::vector<std::int64_t>& output_counts,
+                                                 std::vector<std::int64_t>& input_counts,
+                                                 const c10d::AllToAllOptions& options) override;
+    c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override;
+    c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from,
+                                        int tag) override;
+    c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
+
+private:
+    std::unique_ptr<WorkDeadlines> deadlines_;
+};
+
+}  // namespace ddprun::worker
