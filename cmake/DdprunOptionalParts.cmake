@@ -25,6 +25,11 @@ else()
 endif()
 
 # The worker runtime links a LibTorch, as ddprun_libtorch.
+set(DDPRUN_FAKE_GPU "" CACHE PATH
+    "A LibTorch for CUDA that runs on the fake GPU of tests/fake_gpu (scripts/setup.sh --fake-gpu)")
+if(DDPRUN_FAKE_GPU)
+    include(DdprunFakeGpu)
+endif()
 include(DdprunLibTorch)
 set(DDPRUN_HAS_LIBTORCH OFF)
 if(NOT DDPRUN_WITH_TORCH STREQUAL "OFF")

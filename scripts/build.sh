@@ -8,12 +8,15 @@ usage() {
 usage: scripts/build.sh [PRESET [-DNAME=VALUE...] [TARGET...]]
 
 Builds into build/PRESET; the programs are in build/PRESET/bin. PRESET is release unless given;
-the others are dev, asan, tsan, fuzz and gpu (CMakePresets.json). Without targets all is built.
--D is handed to CMake, which then configures anew.
+the others are dev, asan, tsan, fuzz, gpu and fake-gpu (CMakePresets.json). Without targets all is
+built. -D is handed to CMake, which then configures anew.
 
 gpu builds the worker runtime, its examples and its tests on GPUs alone. It needs CMake, Ninja, a
 compiler, CUDA's nvcc and a Python with PyTorch, and five header-only libraries: the system's, or
 those that scripts/pack_headers.sh has put into build/headers, or -DDDPRUN_HEADERS=FOLDER.
+
+fake-gpu builds the same with the LibTorch of scripts/setup.sh --fake-gpu, and the fake GPU of
+tests/fake_gpu for it. -DDDPRUN_PROGRAMS=FOLDER says where ddprun is, for tests that need it.
 TEXT
 }
 
@@ -29,7 +32,8 @@ while [ $# -gt 0 ] && [ "${1#-D}" != "$1" ]; do
     shift
 done
 if ! grep -q "\"name\": \"$preset\"" CMakePresets.json || [ "$preset" = base ]; then
-    printf 'build: no preset %s; choose one of release, dev, asan, tsan, fuzz, gpu\n' "$preset" >&2
+    printf 'build: no preset %s; choose one of release, dev, asan, tsan, fuzz, gpu, fake-gpu\n' \
+        "$preset" >&2
     exit 2
 fi
 command -v cmake >/dev/null && command -v ninja >/dev/null || {

@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'TEXT'
-usage: scripts/setup.sh [--without-torch] [--cuda-headers] [--full] [--peers]
+usage: scripts/setup.sh [--without-torch] [--cuda-headers] [--full] [--peers] [--fake-gpu]
 
 Installs the missing Debian packages (with sudo when not root), then makes .venv with PyTorch,
 NumPy and scikit-learn for the examples, the benchmarks and the tests that run real training, and
@@ -15,10 +15,13 @@ with the library and the type checker that the package `ddprun` is tested with.
   --cuda-headers    also the headers of CUDA and NCCL in .venv/compile-only (212 MB are downloaded,
                     6 kept), so that what needs a GPU is compiled where there is none; if they
                     cannot be had, it says so and goes on
-  --full            also --cuda-headers, the headers of the oldest LibTorch that the worker
-                    runtime is written for (81 MB, 63 kept), and what only scripts/test.sh --full
-                    uses: transformers, lightning and uv in .venv, Debian's packages to judge
-                    released packages and run them with
+  --fake-gpu        also a LibTorch for CUDA with its headers in .venv/fake-gpu (773 MB are
+                    downloaded, 1.1 GB kept), for the tests that run it without a GPU: see
+                    tests/fake_gpu. Refused where NVIDIA's driver is installed
+  --full            also --cuda-headers, --fake-gpu without such a driver, the headers of the oldest
+                    LibTorch that the worker runtime is written for (81 MB, 63 kept), and what only
+                    scripts/test.sh --full uses: transformers, lightning and uv in .venv, Debian's
+                    packages to judge released packages and run them with
   --peers           also what tests run beside ddprun: schedulers (Slurm, MUNGE, Open MPI), an
                     NFS server with a kernel to run it in, Prometheus, Chromium and, in .venv,
                     TensorBoard, Playwright, which drives that Chromium, and axe-core, which judges
@@ -61,6 +64,14 @@ cuda_header_wheels=(
     nvidia-cuda-cccl==13.0.85    e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649
     nvidia-nccl-cu13==2.29.7     edd81538446786ec3b73972543e53bb43bcaf0bfc8ef76cb679fcc390ffe136d
 )
+# What the fake GPU runs: LibTorch for CUDA, and the headers that this LibTorch was built with.
+fake_gpu_torch_wheels=(
+    torch==2.14.1                305a61f61f35f128579f299c5bd33d475f6a01c6307336139632e30856c4854d
+)
+fake_gpu_header_wheels=(
+    "${cuda_header_wheels[@]:0:6}"
+    nvidia-nccl-cu13==2.30.7     cefa7fdb9710efd0f39c5f1be1d61ff6fc9a996c451265bd7fbdcf9455ed4b50
+)
 # The smallest of its wheels, for macOS: the headers are the same.
 torch_header_wheels=(
     torch==2.11.0                7b6a60d48062809f58595509c524b88e6ddec3ebe25833d6462eeab81e5f2ce4
@@ -81,12 +92,14 @@ with_torch=yes
 with_cuda_headers=no
 is_full=no
 with_peers=no
+with_fake_gpu=no
 for argument in "$@"; do
     case "$argument" in
         --without-torch) with_torch=no ;;
         --cuda-headers) with_cuda_headers=yes ;;
         --full) is_full=yes; with_cuda_headers=yes ;;
         --peers) with_peers=yes ;;
+        --fake-gpu) with_fake_gpu=yes ;;
         --help | -h) usage; exit 0 ;;
         *)
             printf 'setup: unknown option %s; see scripts/setup.sh --help\n' "$argument" >&2
@@ -168,45 +181,67 @@ else
     .venv/bin/python -m pip install --disable-pip-version-check "${python_packages[@]}"
 fi
 
-# headers_of NAME PIP-OPTION... -- (REQUIREMENT SHA256)...: the include folders of these wheels, of
-# whatever platform, in .venv/compile-only. What cannot be had is told, and nothing fails.
-headers_of() {
-    local name=$1 folder mark options=()
-    shift
+# unpack_wheels NAME FOLDER MEMBERS PIP-OPTION... -- (REQUIREMENT SHA256)...: what lies in folders
+# called MEMBERS ("include", "include lib") in these wheels, of whatever platform, goes into
+# .venv/FOLDER. If pip cannot get a wheel, a line says so, and set-up goes on.
+unpack_wheels() {
+    local name=$1 target=.venv/$2 members=$3 folder mark options=()
+    shift 3
     while [ "$1" != -- ]; do options+=("$1"); shift; done
     shift
-    mark=.venv/compile-only/$name.txt
+    mark=$target/${name// /-}.txt
     if [ "$(cat "$mark" 2>/dev/null)" = "$*" ]; then
-        say "headers of $name: they are there"
+        say "$name: they are in $target"
         return
     fi
-    say "headers of $name: downloading the wheels that hold them"
-    folder=$(mktemp -d)
+    say "$name: downloading the wheels that hold them"
+    [ -x .venv/bin/pip ] || python3 -m venv .venv
+    folder=$(mktemp -d -p .venv)
     printf '%s --hash=sha256:%s\n' "$@" >"$folder/wheels.txt"
     if .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps \
         --only-binary=:all: "${options[@]}" --dest "$folder" \
         --requirement "$folder/wheels.txt"; then
-        .venv/bin/python - "$folder" .venv/compile-only <<'PYTHON'
+        .venv/bin/python - "$folder" "$target" "$members" <<'PYTHON'
 import pathlib
 import sys
 import zipfile
 
-for wheel in pathlib.Path(sys.argv[1]).glob("*.whl"):
+folder, target, members = sys.argv[1:]
+for wheel in pathlib.Path(folder).glob("*.whl"):
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(sys.argv[2], [member for member in archive.namelist()
-                                         if "include" in member.split("/")[:-1]])
+        archive.extractall(target, [member for member in archive.namelist()
+                                    if set(members.split()) & set(member.split("/")[:-1])])
 PYTHON
         printf '%s' "$*" >"$mark"
     else
-        say "headers of $name: LEFT OUT: pip cannot get them; what needs them is not compiled"
+        say "$name: LEFT OUT: pip cannot get them; what needs them is not compiled"
     fi
     rm -rf "$folder"
 }
 
+linux_wheels=(--platform manylinux_2_18_x86_64 --platform manylinux2014_x86_64)
 if [ "$with_torch" = yes ] && [ "$with_cuda_headers" = yes ]; then
-    headers_of cuda --platform manylinux_2_18_x86_64 --platform manylinux2014_x86_64 -- \
-        "${cuda_header_wheels[@]}"
-    [ "$is_full" = no ] || headers_of torch-2.11 --platform macosx_11_0_arm64 \
-        --python-version 3.11 -- "${torch_header_wheels[@]}"
+    unpack_wheels cuda compile-only include "${linux_wheels[@]}" -- "${cuda_header_wheels[@]}"
+    [ "$is_full" = no ] || unpack_wheels torch-2.11 compile-only include \
+        --platform macosx_11_0_arm64 --python-version 3.11 -- "${torch_header_wheels[@]}"
+fi
+# Libraries that pretend to be NVIDIA's have no place beside NVIDIA's own.
+has_nvidia_driver() {
+    [ -e /dev/nvidiactl ] || /sbin/ldconfig -p | grep -q '\<libcuda\.so\.1\>'
+}
+if [ "$is_full" = yes ] && [ "$with_torch" = yes ]; then
+    if has_nvidia_driver; then
+        say "LibTorch for CUDA: LEFT OUT: NVIDIA's driver is here, so there is no fake GPU"
+    else
+        with_fake_gpu=yes
+    fi
+fi
+if [ "$with_fake_gpu" = yes ]; then
+    ! has_nvidia_driver || die "--fake-gpu: this machine has NVIDIA's driver: \
+run scripts/test.sh --gpu on its GPU, and the fake GPU on a machine without one"
+    unpack_wheels "headers of CUDA" fake-gpu include "${linux_wheels[@]}" -- \
+        "${fake_gpu_header_wheels[@]}"
+    unpack_wheels "LibTorch for CUDA" fake-gpu "include lib" --platform manylinux_2_28_x86_64 \
+        --python-version 3.11 -- "${fake_gpu_torch_wheels[@]}"
 fi
 say "done"

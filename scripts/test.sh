@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 usage() {
     cat <<'TEXT'
 usage: scripts/test.sh [--full] [--without-torch]
-       scripts/test.sh --gpu
+       scripts/test.sh --gpu | --fake-gpu
 
 Installs what is missing (scripts/setup.sh), builds `release` and runs every test; then builds
 `asan` (g++, address and undefined behaviour sanitizers, no PyTorch) and runs its unit, scenario,
@@ -19,6 +19,7 @@ only if nothing failed. What is skipped is said aloud.
                     checkpoints on a real NFS,
                     the packages for x86-64 and for arm64 (under an emulator, with its unit and
                     scenario tests),
+                    the worker runtime on a fake GPU (scripts/setup.sh --fake-gpu),
                     the thread sanitizer on everything, the quick tests 50 times over, 200
                     kills of the C++ training in place of 20 and 50 of a pair of networks in
                     place of 5, 100,000 steps of it in one process,
@@ -29,6 +30,9 @@ only if nothing failed. What is skipped is said aloud.
   --gpu             only what needs a GPU: builds `gpu` and runs its tests there, 20 kills of the
                     C++ training among them. Installs nothing: scripts/build.sh --help says what
                     must be there
+  --fake-gpu        the same on the fake GPU of tests/fake_gpu, on a machine without a GPU, and the
+                    tests of that fake: builds `fake-gpu`. Installs nothing but what
+                    scripts/setup.sh --fake-gpu does. Uses ddprun of build/release if it is there
 TEXT
 }
 
@@ -36,12 +40,14 @@ say() { printf '\ntest: %s\n' "$*"; }
 
 is_full=no
 is_gpu=no
+is_fake_gpu=no
 with_torch=yes
 setup_options=(--cuda-headers --peers)
 for argument in "$@"; do
     case "$argument" in
         --full) is_full=yes; setup_options+=(--full) ;;
         --gpu) is_gpu=yes ;;
+        --fake-gpu) is_fake_gpu=yes ;;
         --without-torch) with_torch=no; setup_options+=(--without-torch) ;;
         --help | -h) usage; exit 0 ;;
         *)
@@ -113,6 +119,17 @@ if [ "$is_gpu" = yes ]; then
     finish
 fi
 
+# The build has no programs: those of the release are used.
+test_on_fake_gpu() {
+    step "build: fake-gpu" scripts/build.sh fake-gpu "-DDDPRUN_PROGRAMS=$PWD/build/release/bin"
+    suite "the worker runtime on a fake GPU" fake-gpu -L gpu --verbose
+}
+if [ "$is_fake_gpu" = yes ]; then
+    step "set-up" scripts/setup.sh --without-torch --fake-gpu
+    test_on_fake_gpu
+    finish
+fi
+
 step "set-up" scripts/setup.sh "${setup_options[@]}"
 has_torch=no
 if [ -x .venv/bin/torchrun ] && [ "$with_torch" = yes ]; then has_torch=yes; fi
@@ -140,6 +157,7 @@ step "build: fuzz" scripts/build.sh fuzz
 [ "$is_full" = no ] || export DDPRUN_FUZZ_SECONDS=${DDPRUN_FUZZ_SECONDS:-600}
 suite "fuzz targets: their corpus, then a search" fuzz -L fuzz --parallel 2
 
+[ "$is_full" = yes ] || left_out+=("the worker runtime on a fake GPU: --full or --fake-gpu runs it")
 if [ "$is_full" = yes ]; then
     sim=build/release/bin/ddprun-sim
     check "simulator: 200,000 seeds, every probe reached" "$sim" --seeds 200000 --probes
@@ -167,6 +185,11 @@ a C++ training with the installed runtime" release -L full
             scripts/build.sh release ddprun_compiles_with_torch_2_11
     else
         left_out+=("compiling the runtime with LibTorch 2.11: its headers could not be had")
+    fi
+    if [ -e .venv/fake-gpu/LibTorch-for-CUDA.txt ]; then
+        test_on_fake_gpu
+    else
+        left_out+=("the worker runtime on a fake GPU: its LibTorch could not be had")
     fi
     check "what users install, made for glibc 2.28 (scripts/package.sh)" scripts/package.sh
     check "the released wheel in a clean environment" python3 -B tests/packaging/wheel_install.py \

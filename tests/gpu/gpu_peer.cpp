@@ -1,6 +1,9 @@
 // One rank of the tests on GPUs: `gpu_peer SCENARIO BACKEND SHARING [argument]`, with BACKEND auto,
 // gloo or nccl, and SHARING own or shared. Says what it sees, one line each; exits 3 when it was
 // refused, 1 with a line that starts with "wrong:" when something is not as it must be.
+//
+// No rank, for the test's script, which needs no PyTorch then: `gpu_peer gpus` says how many GPUs
+// there are, and the UUID of the first; `gpu_peer store` serves a store until its stdin is closed.
 
 #include <algorithm>
 #include <chrono>
@@ -15,9 +18,11 @@
 
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/torch.h>
 
 #include "tests/support/rank.hpp"
+#include "worker_runtime/comm/backends.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {
@@ -53,6 +58,10 @@ ProcessGroup join(Worker& worker, const Arguments& arguments) {
                                                              {"nccl", ddprun::Backend::Nccl}};
     ddprun::ProcessGroupOptions options;
     options.allow_shared_gpus = arguments.at(1) == "shared";
+    if (arguments.size() > 3) {
+        options.timeout = std::chrono::milliseconds(std::stoi(arguments[2]));
+        options.join_timeout = std::chrono::milliseconds(std::stoi(arguments[3]));
+    }
     const Clock::time_point start = Clock::now();
     const Result<ProcessGroup> group = worker.process_group(backends.at(arguments.at(0)), options);
     if (!group) {
@@ -161,13 +170,67 @@ int wait(Worker& worker, const Arguments& arguments) {
     hang();
 }
 
+/// lose … TIMEOUT JOIN_TIMEOUT, in ms: rank 0 waits, once it is told to, for a collective that the
+/// others never call, as a training does: it reads the result. Then it goes on for a while, as who
+/// saves what it has.
+int lose(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = join(worker, arguments);
+    check_sum(group);
+    say("ready");
+    if (worker.rank() != 0) {
+        hang();
+    }
+    (void)std::getchar();
+    const Clock::time_point begun = Clock::now();
+    torch::Tensor sum = torch::ones({1 << 20}, group.device());
+    Result<void> done = group.all_reduce(sum);
+    say("begun");
+    if (done) {
+        (void)sum[0].item<float>();
+        done = group.check("reading the sum");
+    }
+    if (done) {
+        wrong("the sum is whole");
+    }
+    say(fmt::format("lost in {} ms: {}", ms_since(begun), done.error().what));
+    while (std::getchar() != EOF) {}
+    say("alive");
+    return 0;
+}
+
+int tell_gpus() {
+    const auto count = static_cast<int>(torch::cuda::device_count());
+    say(fmt::format("{} GPUs, LibTorch {}", count, TORCH_VERSION));
+    if (count > 0) {
+        say("the first is " + must(ddprun::worker::take_gpu(0)).uuid);
+    }
+    return 0;
+}
+
+/// c10d's own: a machine with nothing but LibTorch has no other.
+int serve_store() {
+    c10d::TCPStoreOptions options;
+    options.port = 0;
+    options.isServer = true;
+    options.waitWorkers = false;
+    const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+    say(fmt::format("port {}", store->getPort()));
+    while (std::getchar() != EOF) {}
+    return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+    const std::map<std::string, std::function<int()>> services = {{"gpus", tell_gpus},
+                                                                  {"store", serve_store}};
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
-        {"hold", hold}, {"start", start}, {"train", train}, {"wait", wait}};
+        {"hold", hold}, {"lose", lose}, {"start", start}, {"train", train}, {"wait", wait}};
     torch::set_num_threads(1);
     try {
+        if (const auto service = services.find(argv[1]); service != services.end()) {
+            return service->second();
+        }
         Result<Worker> worker = Worker::from_environment();
         if (!worker) {
             leave(2, "refused: " + worker.error().what);

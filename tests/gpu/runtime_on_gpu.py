@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The worker runtime on GPUs: what must hold is asserted, and what was measured is printed.
 
-usage: runtime_on_gpu.py --build FOLDER [--on gpu|cpu]
+usage: runtime_on_gpu.py --build FOLDER [--on gpu|cpu] [--fake-gpu FOLDER]
 
-Needs a build with gpu_peer and train_digits, and PyTorch; no launcher. Without a GPU nothing runs,
-aloud. With --on cpu, what makes sense there runs over Gloo on CPUs, with fewer kills.
+Needs a build with gpu_peer and train_digits; no launcher, and PyTorch only for one figure beside
+it. Without a GPU nothing runs, aloud. With --on cpu, what makes sense there runs over Gloo on CPUs,
+with fewer kills. --fake-gpu says where the libraries of tests/fake_gpu are that the build uses.
 """
 
 import argparse
@@ -12,16 +13,16 @@ import ctypes
 import os
 import random
 import re
-import select
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
-import torch
+import ranks as of_ranks
 
-DEADLINE = 180  # seconds, for what hangs
+DEADLINE = of_ranks.DEADLINE
+FAULT = "DDPRUN_FAKE_GPU_NCCL_FAULT"
 options = argparse.Namespace()
 
 
@@ -31,81 +32,6 @@ def say(text):
 
 def milliseconds_since(start):
     return round(1000 * (time.monotonic() - start))
-
-
-class Ranks:
-    """A generation of processes that take their place from the environment."""
-
-    def __init__(self, world, program, variables=None, of_rank=None):
-        # The store is c10d's own: a machine with nothing but PyTorch has no other.
-        self.store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True,
-                                                wait_for_workers=False)
-        self.outputs = [b"" for _ in range(world)]
-        self.processes = []
-        for rank in range(world):
-            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world,
-                     "LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1",
-                     "MASTER_PORT": self.store.port,
-                     "TORCHELASTIC_USE_AGENT_STORE": "True", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-            place.update(variables or {})
-            place.update((of_rank or {}).get(rank, {}))
-            if options.on == "cpu":
-                place["CUDA_VISIBLE_DEVICES"] = ""
-            environment = dict(os.environ, **{key: str(value) for key, value in place.items()})
-            self.processes.append(subprocess.Popen(
-                program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in self.processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            process.stdout.close()
-
-    def read(self, rank, seconds):
-        """More of what the rank says, within so many seconds; false at its end."""
-        pipe = self.processes[rank].stdout
-        if not select.select([pipe], [], [], seconds)[0]:
-            return True
-        more = os.read(pipe.fileno(), 1 << 16)
-        self.outputs[rank] += more
-        return more != b""
-
-    def text(self, rank):
-        """All that a rank has said which has ended."""
-        while self.read(rank, DEADLINE):
-            pass
-        return self.outputs[rank].decode(errors="replace")
-
-    def wait(self):
-        """The exit codes of all."""
-        end = time.monotonic() + DEADLINE
-        for rank, _ in enumerate(self.processes):
-            while time.monotonic() < end and self.read(rank, end - time.monotonic()):
-                pass
-        return [process.wait(max(0.1, end - time.monotonic())) for process in self.processes]
-
-    def is_over_within(self, rank, seconds):
-        try:
-            self.processes[rank].wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def await_line(self, rank, pattern):
-        end = time.monotonic() + DEADLINE
-        goes_on = True
-        while True:
-            said = self.outputs[rank].decode(errors="replace")
-            found = re.search(pattern, said, re.MULTILINE)
-            if found:
-                return found
-            if not goes_on or time.monotonic() > end:
-                raise AssertionError(f"rank {rank} has not said {pattern!r}:\n{said}")
-            goes_on = self.read(rank, end - time.monotonic())
 
 
 class Nvml:
@@ -119,16 +45,20 @@ class Nvml:
         _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
     def __init__(self):
-        self.library = ctypes.CDLL("libnvidia-ml.so.1")
+        self.library = ctypes.CDLL(os.path.join(options.fake_gpu, "libnvidia-ml.so.1"))
         self.call("nvmlInit_v2")
         self.device = ctypes.c_void_p()
-        uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}".encode()
-        self.call("nvmlDeviceGetHandleByUUID", uuid, ctypes.byref(self.device))
+        self.call("nvmlDeviceGetHandleByUUID", options.uuid.encode(), ctypes.byref(self.device))
 
     def call(self, name, *arguments):
         code = getattr(self.library, name)(*arguments)
         if code != 0:
             raise OSError(f"{name} failed with {code}")
+
+    def name(self):
+        text = ctypes.create_string_buffer(96)
+        self.call("nvmlDeviceGetName", self.device, text, len(text))
+        return text.value.decode()
 
     def used_mib(self):
         memory = self.Memory()
@@ -144,7 +74,7 @@ class Nvml:
 
 
 def gpu_count():
-    return torch.cuda.device_count() if options.on == "gpu" else 0
+    return options.gpus if options.on == "gpu" else 0
 
 
 def needs(count):
@@ -152,8 +82,34 @@ def needs(count):
         raise unittest.SkipTest(f"needs {count} GPU{'s' * (count > 1)}, {gpu_count()} there")
 
 
+def needs_fake():
+    if not options.fake_gpu:
+        raise unittest.SkipTest("needs a fault of the fake GPU (--fake-gpu)")
+
+
 def peer(*arguments):
     return [os.path.join(options.build, "tests", "gpu_peer"), *arguments]
+
+
+def start(world, program, variables=None, of_rank=None):
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if options.on == "cpu" else {}
+    return of_ranks.Ranks(world, program, peer()[0], {**(variables or {}), **hidden}, of_rank)
+
+
+def find_gpus():
+    """What the built program sees."""
+    told = subprocess.run(peer("gpus"), check=True, capture_output=True, text=True).stdout
+    options.gpus = int(told.split()[0])
+    options.libtorch = re.search(r"LibTorch (\S+)", told)[1]
+    uuid = re.search(r"^the first is (\S+)$", told, re.MULTILINE)
+    options.uuid = uuid[1] if uuid else ""
+
+
+def has_python_torch():
+    """Whether this Python has a PyTorch that sees the same GPUs."""
+    count = "import torch; print(torch.cuda.device_count())"
+    asked = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True)
+    return asked.returncode == 0 and (options.on == "cpu" or int(asked.stdout) == gpu_count())
 
 
 class RuntimeOnGpu(unittest.TestCase):
@@ -166,7 +122,7 @@ class RuntimeOnGpu(unittest.TestCase):
         """And how long CUDA, the join and the first collective take."""
         world = min(2, gpu_count()) or 2
         before = time.monotonic()
-        with Ranks(world, peer("start", "auto", "own")) as ranks:
+        with start(world, peer("start", "auto", "own")) as ranks:
             self.require_exits(ranks, 0)
             say(f"start of {world} ranks: {milliseconds_since(before)} ms in all; rank 0:")
             print(ranks.text(0), end="")
@@ -180,7 +136,7 @@ class RuntimeOnGpu(unittest.TestCase):
 
     def test_two_ranks_on_one_gpu_are_refused_by_name(self):
         needs(1)
-        with Ranks(2, peer("start", "auto", "own"), {"CUDA_VISIBLE_DEVICES": "0"}) as ranks:
+        with start(2, peer("start", "auto", "own"), {"CUDA_VISIBLE_DEVICES": "0"}) as ranks:
             self.require_exits(ranks, 3)
             for rank in range(2):
                 said = ranks.await_line(rank, "^refused in .*$").group()
@@ -190,7 +146,7 @@ class RuntimeOnGpu(unittest.TestCase):
 
     def test_two_ranks_on_one_gpu_train_over_gloo_like_one_process(self):
         variables = {"CUDA_VISIBLE_DEVICES": "0"} if gpu_count() else {}
-        with Ranks(2, peer("train", "auto", "shared"), variables) as ranks:
+        with start(2, peer("train", "auto", "shared"), variables) as ranks:
             self.require_exits(ranks, 0)
             for rank in range(2):
                 self.assertRegex(ranks.text(rank), "over gloo")
@@ -199,14 +155,14 @@ class RuntimeOnGpu(unittest.TestCase):
 
     def test_ranks_on_a_gpu_each_train_over_nccl_like_one_process(self):
         needs(2)
-        with Ranks(2, peer("train", "nccl", "own")) as ranks:
+        with start(2, peer("train", "nccl", "own")) as ranks:
             self.require_exits(ranks, 0)
             say("two ranks over NCCL beside one process, fp64: " +
                 ranks.await_line(0, "^largest difference .*$").group())
 
     def test_nccl_says_why_it_refuses_two_ranks_on_one_gpu(self):
         needs(1)
-        with Ranks(2, peer("start", "nccl", "shared"), {"CUDA_VISIBLE_DEVICES": "0"}) as ranks:
+        with start(2, peer("start", "nccl", "shared"), {"CUDA_VISIBLE_DEVICES": "0"}) as ranks:
             self.require_exits(ranks, 3)
             said = ranks.await_line(0, "^refused in .*$").group()
             say(said)
@@ -215,7 +171,7 @@ class RuntimeOnGpu(unittest.TestCase):
     def test_distinct_host_ids_are_tried_on_one_gpu(self):
         """Nothing is asserted: NCCL may take them or not, and this says which."""
         needs(1)
-        with Ranks(2, peer("start", "nccl", "shared"), {"CUDA_VISIBLE_DEVICES": "0"},
+        with start(2, peer("start", "nccl", "shared"), {"CUDA_VISIBLE_DEVICES": "0"},
                    {0: {"NCCL_HOSTID": "a"}, 1: {"NCCL_HOSTID": "b"}}) as ranks:
             try:
                 codes = ranks.wait()
@@ -226,12 +182,13 @@ class RuntimeOnGpu(unittest.TestCase):
 
     def test_the_memory_of_a_killed_worker_is_free_again(self):
         needs(1)
+        mib = 256 if options.fake_gpu else 8192  # the fake's memory is the machine's
         nvml = Nvml()
         before = nvml.used_mib()
-        with Ranks(1, peer("hold", "auto", "own", "8192")) as ranks:
+        with start(1, peer("hold", "auto", "own", str(mib))) as ranks:
             ranks.await_line(0, "^holding$")
             held = nvml.used_mib()
-            self.assertGreaterEqual(held, before + 8192)
+            self.assertGreaterEqual(held, before + mib)
             killed = time.monotonic()
             ranks.processes[0].kill()
             ranks.processes[0].wait()
@@ -245,15 +202,67 @@ class RuntimeOnGpu(unittest.TestCase):
         needs(2)
         nvml = Nvml()
         say(f"idle: {nvml.figures()}")
-        with Ranks(2, peer("wait", "nccl", "own")) as ranks:
+        with start(2, peer("wait", "nccl", "own")) as ranks:
             ranks.await_line(0, "^waiting$")
             for _ in range(3):
                 # The driver's figures are averages over up to a second.
                 self.assertFalse(ranks.is_over_within(0, 1))
                 say(f"rank 0 waits in a collective: {nvml.figures()}")
 
+    def lose(self, timeout_ms, join_timeout_ms=60_000, of_rank=None):
+        return start(2, peer("lose", "nccl", "own", str(timeout_ms), str(join_timeout_ms)),
+                     of_rank=of_rank)
+
+    def require_loss(self, ranks, pattern, bound_ms):
+        said = ranks.await_line(0, r"^lost in (\d+) ms: (.*)$")
+        say(said.group())
+        self.assertRegex(said.group(2), pattern)
+        self.assertLess(int(said.group(1)), bound_ms)
+        ranks.processes[0].stdin.close()
+        self.assertEqual(ranks.processes[0].wait(DEADLINE), 0, ranks.text(0))
+
+    def test_a_killed_peer_ends_the_wait_for_a_result_on_the_gpu(self):
+        """Assumed of NCCL: over NVLink a kernel waits for ever for a dead peer."""
+        needs(2)
+        with self.lose(600_000) as ranks:
+            for rank in range(2):
+                ranks.await_line(rank, "^ready$")
+            ranks.tell(0)
+            ranks.await_line(0, "^begun$")
+            ranks.processes[1].kill()
+            ranks.processes[1].wait()
+            self.require_loss(ranks, "the connection to rank 1 at .* has ended", 60_000)
+
+    def test_a_silent_peer_is_named_at_the_time_out_and_ends_no_process(self):
+        needs(2)
+        with self.lose(3000) as ranks:
+            for rank in range(2):
+                ranks.await_line(rank, "^ready$")
+            ranks.tell(0)
+            self.require_loss(ranks, "is not done after 3000 ms: rank 1 has not begun it", 60_000)
+
+    def test_the_join_is_bounded_while_nccl_connects(self):
+        """Assumed of NCCL: a rank that connects waits for ever for one that hangs there."""
+        needs_fake()
+        with self.lose(600_000, 3000, of_rank={1: {FAULT: "init-hang"}}) as ranks:
+            self.require_exits(ranks, 3)
+            for rank in range(2):
+                said = ranks.await_line(rank, r"^refused in (\d+) ms: (.*)$")
+                say(said.group())
+                self.assertLess(int(said.group(1)), 30_000)
+            self.assertRegex(ranks.text(0) + ranks.text(1),
+                             "not all ranks are connected after 3000 ms")
+
+    def test_a_rank_that_dies_while_nccl_connects_ends_the_others_join(self):
+        needs_fake()
+        with self.lose(600_000, 600_000, of_rank={1: {FAULT: "init-die"}}) as ranks:
+            self.assertEqual(ranks.processes[0].wait(DEADLINE), 3)
+            said = ranks.await_line(0, r"^refused in (\d+) ms: (.*)$")
+            say(said.group())
+            self.assertRegex(said.group(2), "the connection to rank 1 at .* has ended")
+
     def train_digits(self, world, folder, epochs):
-        return Ranks(world, [os.path.join(options.build, "bin", "train_digits"), "--epochs",
+        return start(world, [os.path.join(options.build, "bin", "train_digits"), "--epochs",
                              str(epochs), "--checkpoint-dir", folder])
 
     def test_a_training_ends_with_the_same_parameters_whatever_is_killed(self):
@@ -294,8 +303,11 @@ class RuntimeOnGpu(unittest.TestCase):
             f"{expected}")
 
     def test_images_a_second_beside_python(self):
-        epochs = 10 if gpu_count() else 2
+        epochs = 10 if gpu_count() and not options.fake_gpu else 2
         order = ("C++", "Python") * (2 if gpu_count() else 1)
+        if not has_python_torch():
+            say("LEFT OUT: images a second in Python: its PyTorch sees other GPUs, or is missing")
+            order = ("C++",)
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_digits.py")
         for world in (1, 2) if gpu_count() else (2,):
             if gpu_count() and gpu_count() < world:
@@ -307,29 +319,35 @@ class RuntimeOnGpu(unittest.TestCase):
                     arguments = ["--epochs", str(epochs), "--checkpoint-dir", folder]
                     program = ([os.path.join(options.build, "bin", "train_digits")]
                                if name == "C++" else [sys.executable, script])
-                    with Ranks(world, [*program, *arguments]) as ranks:
+                    with start(world, [*program, *arguments]) as ranks:
                         self.require_exits(ranks, 0)
                         found = re.findall(r"(\d+) images/s", ranks.text(0))
                         self.assertEqual(len(found), epochs)
                         # The first epoch loads kernels.
                         rates.setdefault(name, []).extend(sorted(map(int, found[1:])))
             medians = {name: sorted(found)[len(found) // 2] for name, found in rates.items()}
-            say(f"images a second, {world} rank{'s' * (world > 1)}: "
-                f"C++ {medians['C++']}, Python {medians['Python']}")
+            say(f"images a second, {world} rank{'s' * (world > 1)}: " +
+                ", ".join(f"{name} {median}" for name, median in medians.items()))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", required=True, help="where gpu_peer and train_digits were built")
     parser.add_argument("--on", choices=["gpu", "cpu"], default="gpu")
+    parser.add_argument("--fake-gpu", default="", help="where the fake GPU's libraries are")
     parser.add_argument("tests", nargs="*", help="names, all unless given")
     parser.parse_args(namespace=options)
     options.build = os.path.abspath(options.build)
-    if options.on == "gpu" and not torch.cuda.is_available():
-        print("LEFT OUT: all tests on GPUs: PyTorch sees none", flush=True)
+    if options.fake_gpu:
+        # A machine of its own, whatever else runs here.
+        machine = tempfile.TemporaryDirectory(dir="/dev/shm")
+        os.environ["DDPRUN_FAKE_GPU_STATE"] = machine.name
+    find_gpus()
+    if options.on == "gpu" and options.gpus == 0:
+        print("LEFT OUT: all tests on GPUs: LibTorch sees none", flush=True)
         return 0
     if options.on == "gpu":
-        say(f"{gpu_count()} x {torch.cuda.get_device_name(0)}, torch {torch.__version__}")
+        say(f"{gpu_count()} x {Nvml().name()}, LibTorch {options.libtorch}")
     tests = [f"RuntimeOnGpu.{name}" for name in options.tests]
     result = unittest.main(argv=[sys.argv[0], "-v", *tests], exit=False).result
     return 0 if result.wasSuccessful() else 1

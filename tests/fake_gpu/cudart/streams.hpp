@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+
+namespace fake_gpu {
+
+using Task = std::function<void()>;
+
+/// Whether the caller may run a task itself if the stream has nothing to do. A task that waits, or
+/// that calls a program's function, must not hold up its caller.
+enum class Runner { Anybody, StreamThread };
+
+/// Behind all that was submitted to the stream before. A null stream is the current device's own.
+/// Without a thread until a task needs one; Settings::task_delay gives every task one.
+void submit(cudaStream_t stream, Runner runner, Task task);
+
+/// Until the stream has run all its tasks, or the GPU is broken.
+void wait_for(cudaStream_t stream);
+void wait_for_all_streams_of_current_device();
+
+}  // namespace fake_gpu

@@ -1,0 +1,381 @@
+// One rank of the tests of the fake NCCL: `nccl_peer SCENARIO ENGINE`, with ENGINE nccl or nccl2,
+// LibTorch's own process groups over NCCL. Takes its place from RANK, WORLD_SIZE and MASTER_PORT.
+// Says what happens, one line each; exits 1 with a line that begins with "wrong:" if something is
+// not as it must be.
+
+#include <nccl.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <c10/cuda/CUDAFunctions.h>
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/nccl2/ProcessGroupNCCL.hpp>
+#include <torch/torch.h>
+
+#include "tests/support/rank.hpp"
+
+namespace {
+
+using c10d::ReduceOp;
+using ddprun::test::hang;
+using ddprun::test::require;
+using ddprun::test::say;
+using ddprun::test::wrong;
+using Clock = std::chrono::steady_clock;
+using Group = c10::intrusive_ptr<c10d::Backend>;
+using Store = c10::intrusive_ptr<c10d::Store>;
+
+int number(const char* name) {
+    const char* const text = std::getenv(name);
+    require(text != nullptr, std::string(name) + " is missing");
+    return std::atoi(text);
+}
+
+struct Place {
+    int rank = number("RANK");
+    int size = number("WORLD_SIZE");
+    std::string engine;
+    Store store;
+    at::Device device{at::kCUDA, static_cast<c10::DeviceIndex>(rank)};
+};
+
+/// The first line of what an exception says.
+std::string first_line(const std::exception& failure) {
+    const std::string text = failure.what();
+    return text.substr(0, text.find('\n'));
+}
+
+c10::intrusive_ptr<c10d::ProcessGroupNCCL::Options> make_options() {
+    auto options = c10d::ProcessGroupNCCL::Options::create();
+    const char* const seconds = std::getenv("GROUP_TIMEOUT");
+    options->timeout = std::chrono::seconds(seconds == nullptr ? 60 : std::atoi(seconds));
+    return options;
+}
+
+Group make_group(const Place& place) {
+    Group group;
+    if (place.engine == "nccl2") {
+        group = c10::make_intrusive<c10d::nccl2::ProcessGroupNCCL>(place.store, place.rank,
+                                                                   place.size, make_options());
+    } else {
+        group = c10::make_intrusive<c10d::ProcessGroupNCCL>(place.store, place.rank, place.size,
+                                                            make_options());
+    }
+    group->setBoundDeviceId(place.device);
+    return group;
+}
+
+Group connect(const Place& place) {
+    Group group = make_group(place);
+    try {
+        group->eagerConnectSingleDevice(place.device);
+    } catch (const std::exception& failure) {
+        say("not connected: " + std::string(failure.what()));
+        std::_Exit(3);
+    }
+    say("connected");
+    return group;
+}
+
+at::Tensor filled(const Place& place, double value, at::ScalarType type = at::kFloat,
+                  std::int64_t count = 4) {
+    return at::full({count}, value, at::TensorOptions(place.device).dtype(type));
+}
+
+void require_all(const at::Tensor& tensor, double value, const std::string& what) {
+    const at::Tensor numbers = tensor.cpu().to(at::kDouble);
+    if (!numbers.eq(value).all().item<bool>()) {
+        wrong(fmt::format("{} gives {}, not {}", what, numbers.flatten()[0].item<double>(), value));
+    }
+}
+
+void all_reduce(const Group& group, const at::Tensor& tensor, const ReduceOp& op = ReduceOp::SUM) {
+    std::vector<at::Tensor> tensors{tensor};
+    c10d::AllreduceOptions options;
+    options.reduceOp = op;
+    group->allreduce(tensors, options)->wait();
+}
+
+/// More than fit into a ring at once.
+constexpr std::int64_t kMany = 100'000;
+
+void check_reductions(const Place& place, const Group& group) {
+    const double sum = place.size * (place.size + 1) / 2.0;
+    double product = 1;
+    for (int rank = 0; rank < place.size; ++rank) {
+        product *= rank + 1;
+    }
+    const std::map<std::string, std::pair<ReduceOp, double>> wanted = {
+        {"sum", {ReduceOp::SUM, sum}},
+        {"maximum", {ReduceOp::MAX, place.size}},
+        {"minimum", {ReduceOp::MIN, 1}},
+        {"product", {ReduceOp::PRODUCT, product}}};
+    for (const auto type : {at::kChar, at::kByte, at::kInt, at::kLong, at::kHalf, at::kBFloat16,
+                            at::kFloat, at::kDouble}) {
+        for (const auto& [name, reduction] : wanted) {
+            const at::Tensor numbers = filled(place, place.rank + 1, type, kMany);
+            all_reduce(group, numbers, reduction.first);
+            require_all(numbers, reduction.second,
+                        fmt::format("the {} of {}", name, c10::toString(type)));
+        }
+        if (at::isFloatingType(type)) {
+            const at::Tensor numbers = filled(place, place.rank + 1, type);
+            all_reduce(group, numbers, ReduceOp::AVG);
+            require_all(numbers, (place.size + 1) / 2.0, "the average");
+        }
+    }
+    const at::Tensor flags = filled(place, place.rank == 1 ? 1 : 0, at::kBool);
+    all_reduce(group, flags);
+    require_all(flags, 1, "the sum of flags");
+    if (place.engine == "nccl") {
+        const at::Tensor numbers = filled(place, place.rank + 1);
+        all_reduce(group, numbers, c10d::makePreMulSum(0.5));
+        require_all(numbers, sum / 2, "the sum of halves");
+    }
+}
+
+void check_movements(const Place& place, const Group& group) {
+    const int last = place.size - 1;
+    const at::Tensor mine = filled(place, place.rank);
+    const auto room = [&place] {
+        return at::full({place.size, 4}, -1.0, at::TensorOptions(place.device));
+    };
+    const auto require_ranks = [&place](const at::Tensor& rows, const std::string& what) {
+        for (int rank = 0; rank < place.size; ++rank) {
+            require_all(rows[rank], rank, what);
+        }
+    };
+
+    std::vector<at::Tensor> sent{filled(place, place.rank, at::kFloat, kMany)};
+    c10d::BroadcastOptions of_last;
+    of_last.rootRank = last;
+    group->broadcast(sent, of_last)->wait();
+    require_all(sent[0], last, "broadcast");
+
+    std::vector<at::Tensor> summed{filled(place, place.rank + 1)};
+    c10d::ReduceOptions to_last;
+    to_last.rootRank = last;
+    group->reduce(summed, to_last)->wait();
+    if (place.rank == last) {
+        require_all(summed[0], place.size * (place.size + 1) / 2.0, "reduce");
+    }
+
+    at::Tensor rows = room();
+    at::Tensor own = mine.clone();
+    group->_allgather_base(rows, own)->wait();
+    require_ranks(rows, "all-gather");
+    std::vector<at::Tensor> inputs{own};
+    std::vector<std::vector<at::Tensor>> lists{room().unbind(0)};
+    group->allgather(lists, inputs)->wait();
+    require_ranks(at::stack(lists[0]), "all-gather into a list");
+
+    at::Tensor part = filled(place, -1);
+    at::Tensor parts = at::arange(place.size, at::TensorOptions(place.device).dtype(at::kFloat))
+                           .unsqueeze(1)
+                           .expand({place.size, 4})
+                           .contiguous();
+    group->_reduce_scatter_base(part, parts)->wait();
+    require_all(part, place.rank * place.size, "reduce-scatter");
+
+    at::Tensor exchanged = room();
+    at::Tensor given = mine.expand({place.size, 4}).contiguous();
+    // LibTorch 2.14 takes ncclInProgress for an error where it calls ncclAlltoAll().
+    std::vector<std::int64_t> even(std::getenv("TORCH_NCCL_USE_COMM_NONBLOCKING") == nullptr
+                                       ? 0
+                                       : static_cast<std::size_t>(place.size),
+                                   1);
+    group->alltoall_base(exchanged, given, even, even)->wait();
+    require_ranks(exchanged, "all-to-all");
+}
+
+void check_point_to_point(const Place& place, const Group& group) {
+    const int next = (place.rank + 1) % place.size;
+    const int before = (place.rank + place.size - 1) % place.size;
+    std::vector<at::Tensor> sent{filled(place, place.rank, at::kFloat, kMany)};
+    std::vector<at::Tensor> received{filled(place, -1, at::kFloat, kMany)};
+    // Around in a circle: one after another it would wait for ever.
+    group->startCoalescing();
+    (void)group->send(sent, next, 0);
+    (void)group->recv(received, before, 0);
+    group->endCoalescing()->wait();
+    require_all(received[0], before, "a circle of sends");
+    if (place.rank == 0) {
+        group->send(sent, 1, 0)->wait();
+    } else if (place.rank == 1) {
+        group->recv(received, 0, 0)->wait();
+        require_all(received[0], 0, "send");
+    }
+}
+
+void check_split(const Place& place, const Group& group) {
+    auto options = make_options();
+    options->group_name = "part";
+    const Group part =
+        group->split(c10::make_intrusive<c10d::PrefixStore>("part", place.store), {0, 1}, options);
+    if (place.rank > 1) {
+        require(!part, "a rank is in a part that it is not in");
+        // split() does not do it, and the others would wait for ever.
+        dynamic_cast<c10d::ProcessGroupNCCL&>(*group).performNocolorSplit(place.device);
+        return;
+    }
+    part->setBoundDeviceId(place.device);
+    part->eagerConnectSingleDevice(place.device);
+    const at::Tensor numbers = filled(place, place.rank + 1);
+    all_reduce(part, numbers);
+    require_all(numbers, 3, "the sum in a part");
+    part->shutdown();
+}
+
+/// Everybody has passed here.
+void meet(const Place& place, const std::string& name) {
+    const auto key = [&name](int rank) { return name + std::to_string(rank); };
+    place.store->set(key(place.rank), std::vector<std::uint8_t>{1});
+    for (int rank = 0; rank < place.size; ++rank) {
+        place.store->wait({key(rank)});
+    }
+}
+
+int collectives(const Place& place) {
+    const Group group = connect(place);
+    check_reductions(place, group);
+    check_movements(place, group);
+    check_point_to_point(place, group);
+    if (place.engine == "nccl") {
+        check_split(place, group);
+    }
+    group->barrier()->wait();
+    torch::cuda::synchronize(place.device.index());
+    meet(place, "over");
+    group->shutdown();
+    say("right");
+    return 0;
+}
+
+/// What becomes of a collective: rank 0 begins it, and the last rank is killed by the test, or does
+/// not take part. The test says by lines on stdin when rank 0 shall begin, and when it shall abort.
+int lonely(const Place& place) {
+    const Group group = connect(place);
+    all_reduce(group, filled(place, 1));
+    torch::cuda::synchronize(place.device.index());
+    say("ready");
+    if (place.rank != 0) {
+        hang();
+    }
+    (void)std::getchar();
+    const at::Tensor numbers = filled(place, 1);
+    std::vector<at::Tensor> tensors{numbers};
+    const auto work = group->allreduce(tensors);
+    say("begun");
+    std::thread([&group] {
+        (void)std::getchar();
+        group->abort();
+        say("aborted");
+    }).detach();
+    try {
+        work->wait();
+        torch::cuda::synchronize(place.device.index());
+        say("the wait has ended");
+    } catch (const std::exception& failure) {
+        say("the wait has failed: " + std::string(failure.what()));
+    }
+    try {
+        say(fmt::format("success: {}", work->isSuccess()));
+    } catch (const std::exception& failure) {
+        say("the work has failed: " + first_line(failure));
+    }
+    hang();
+}
+
+/// Collectives, one after another, until something happens.
+int sums(const Place& place) {
+    const Group group = connect(place);
+    for (int i = 0; i < 10; ++i) {
+        const at::Tensor numbers = filled(place, place.rank + 1);
+        try {
+            all_reduce(group, numbers);
+            require_all(numbers, place.size * (place.size + 1) / 2.0, "the sum");
+        } catch (const std::exception& failure) {
+            say(fmt::format("sum {} has failed: {}", i, failure.what()));
+            std::_Exit(4);
+        }
+        say(fmt::format("sum {}", i));
+    }
+    meet(place, "over");
+    group->shutdown();
+    return 0;
+}
+
+/// NCCL alone, whose initialisation is told to hang: ncclCommAbort() ends it.
+int abort_init(const Place& place) {
+    ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclComm_t communicator = nullptr;
+    require(ncclGetUniqueId(&id) == ncclSuccess, "no id");
+    require(ncclCommInitRankConfig(&communicator, place.size, id, place.rank, &config) ==
+                ncclInProgress,
+            "the call has waited");
+    say("connecting");
+    (void)std::getchar();
+    ncclResult_t state = ncclSuccess;
+    require(ncclCommGetAsyncError(communicator, &state) == ncclSuccess && state == ncclInProgress,
+            "it is no longer connecting");
+    require(ncclCommAbort(communicator) == ncclSuccess, "the abort has failed");
+    require(ncclCommAbort(nullptr) == ncclSuccess, "a second abort has failed");
+    say("aborted");
+    return 0;
+}
+
+/// With a delay before each task of a stream: a collective comes after a copy that was begun before
+/// it, and a host that does not wait sees old numbers.
+int order(const Place& place) {
+    const Group group = connect(place);
+    const at::Tensor ones = at::ones({kMany}).pin_memory();
+    const at::Tensor back = at::zeros({kMany}).pin_memory();
+    at::Tensor numbers = at::empty({kMany}, place.device);
+    numbers.copy_(ones, /*non_blocking=*/true);
+    all_reduce(group, numbers);
+    back.copy_(numbers, /*non_blocking=*/true);
+    require_all(back, 0, "a copy that nobody has waited for");
+    torch::cuda::synchronize(place.device.index());
+    require_all(back, place.size, "a copy after a collective");
+    meet(place, "over");
+    group->shutdown();
+    say("right");
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const std::map<std::string, std::function<int(const Place&)>> scenarios = {
+        {"abort_init", abort_init},
+        {"collectives", collectives},
+        {"lonely", lonely},
+        {"order", order},
+        {"sums", sums}};
+    torch::set_num_threads(1);
+    try {
+        require(argc == 3, "usage: nccl_peer SCENARIO ENGINE");
+        c10d::TCPStoreOptions options;
+        options.port = static_cast<std::uint16_t>(number("MASTER_PORT"));
+        Place place{.engine = argv[2],
+                    .store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options)};
+        c10::cuda::set_device(place.device.index());
+        const int code = scenarios.at(argv[1])(place);
+        // Not through exit(): LibTorch's threads of a process group that failed are still there.
+        std::_Exit(code);
+    } catch (const std::exception& failure) {
+        wrong(failure.what());
+    }
+}
