@@ -28,7 +28,8 @@ TORCH_FILES = ("worker_runtime/comm/", "worker_runtime/data/", "worker_runtime/j
                "worker_runtime/state/", "examples/", "tests/")
 THREAD_FILES = ("rendezvous/store/net/store_server", "rendezvous/journal/sqlite_journal.cpp",
                 "rendezvous/server/log_writer", "agent/output/worker_output",
-                "agent/daemon/life_watch", "worker_runtime/comm/peer_watch", "tests/",
+                "agent/daemon/life_watch", "worker_runtime/comm/gpu_agreement",
+                "worker_runtime/comm/peer_watch", "worker_runtime/comm/work_deadlines", "tests/",
                 "base/os/file_look.")
 
 # (rule, pattern on code without comments and strings, what to do, where it applies)
@@ -50,7 +51,7 @@ BANNED = [
     ("sleep", r"\b(sleep_for|sleep_until|usleep|nanosleep|(?<![.\w])sleep)\s*\(",
      "wait for the event itself, with a deadline", lambda path: True),
     ("thread", r"\bstd::(thread|jthread|async)\b|\bpthread_create\b",
-     "threads are only the store's, the journal's, the logs', the life and the peer watch's, and "
+     "threads are only the store's, the journal's, the logs', the life watch's, the runtime's, and "
      "FileLook's",
      lambda path: not path.startswith(THREAD_FILES)),
     ("detach", r"\bdetach\s*\(", "own it and wait for it; only where workers are spawned",
