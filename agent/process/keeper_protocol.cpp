@@ -1,7 +1,6 @@
 #include "agent/process/keeper_protocol.hpp"
 
 #include <algorithm>
-#include <concepts>
 #include <cstring>
 #include <type_traits>
 
@@ -9,6 +8,7 @@
 #include <boost/mp11/list.hpp>
 #include <fmt/format.h>
 
+#include "base/is.hpp"
 #include "base/limits.hpp"
 
 namespace ddprun::agent {
@@ -136,9 +136,6 @@ private:
     std::string_view rest_;
     bool is_ok_ = true;
 };
-
-template <typename T, typename Message>
-concept Is = std::same_as<std::remove_const_t<T>, Message>;
 
 // The fields of each message, in the order in which they travel.
 void visit(Is<KeeperSpawn> auto& m, auto& io) {

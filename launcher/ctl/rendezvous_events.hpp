@@ -25,12 +25,12 @@ struct RendezvousAsked {
 [[nodiscard]] Result<void> show_from_any(const RendezvousAsked& asked, const std::string& target,
                                          std::FILE* out);
 
-/// What is asked for the events of a job (docs/events.md) from number `from` on, a line each;
-/// `job`: empty: the only one there; `follows`: until the run is over.
+/// The target of a GET for the events of `job` (docs/events.md) from number `from` on, a line each.
+/// `job` empty: the only one there; `follows`: until the run is over.
 [[nodiscard]] std::string events_target(const std::string& job, std::uint64_t from, bool follows);
 
-/// What is asked, of a rendezvous or of a run, for what the workers of all nodes of a job have
-/// written, in lines behind `[rank host] `. `logs`: at most one of its ranks counts.
+/// The target of a GET, at a rendezvous or at a run, for all that a job's workers have written, in
+/// lines behind `[rank host] `. `logs`: at most one of its ranks counts.
 [[nodiscard]] std::string logs_target(const std::string& job, const LogsQuestion& logs);
 
 }  // namespace ddprun::launcher

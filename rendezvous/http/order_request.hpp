@@ -11,7 +11,7 @@
 
 namespace ddprun::rdzv {
 
-/// What became of an order, as a status of HTTP.
+/// The outcomes of an order with their HTTP statuses.
 inline constexpr std::array<std::pair<OrderFault, unsigned>, 4> kOrderStatuses = {
     {{OrderFault::None, 202},
      {OrderFault::Invalid, 400},

@@ -30,7 +30,7 @@ struct Durable {
 /// Hears what becomes of an order.
 using OrderAnswer = std::function<void(const OperatorReply&)>;
 
-/// Of what follows jobs beside their runs.
+/// The hooks of ProgressWatch and WorkersReading, which follow jobs beside their runs.
 struct NewsHooks {
     std::function<void(ConnectionId, const RendezvousMessage&)> send;
     std::function<void()> news;  ///< there is more for who watches

@@ -1,12 +1,11 @@
 #pragma once
 
 #include <array>
-#include <concepts>
 #include <limits>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
+#include "base/is.hpp"
 #include "base/limits.hpp"
 #include "rendezvous/wire/messages.hpp"
 
@@ -94,10 +93,6 @@ template <typename Names, typename Value>
     }
     return {};
 }
-
-/// `Message` below is T or const T.
-template <typename Message, typename T>
-concept Is = std::same_as<std::remove_const_t<Message>, T>;
 
 inline constexpr int kIntMax = std::numeric_limits<int>::max();
 
@@ -285,7 +280,7 @@ void visit_fields(Is<Quiet> auto& quiet, auto& visit) {
 }
 
 void visit_fields(Is<HangSeen> auto& hang, auto& visit) {
-    visit.number("rank", hang.rank, 0, std::numeric_limits<int>::max());
+    visit.number("rank", hang.rank, 0, kIntMax);
     visit_natural(visit, "step", hang.step);
     visit.text("host", hang.host);
     visit.text("collective", hang.collective);

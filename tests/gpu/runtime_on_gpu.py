@@ -213,6 +213,12 @@ class RuntimeOnGpu(unittest.TestCase):
         return start(2, peer("lose", "nccl", "own", str(timeout_ms), str(join_timeout_ms)),
                      of_rank=of_rank)
 
+    def begin_to_wait(self, ranks):
+        """Rank 0, for a collective that rank 1 never calls."""
+        for rank in range(2):
+            ranks.await_line(rank, "^ready$")
+        ranks.tell(0)
+
     def require_loss(self, ranks, pattern, bound_ms):
         said = ranks.await_line(0, r"^lost in (\d+) ms: (.*)$")
         say(said.group())
@@ -225,9 +231,7 @@ class RuntimeOnGpu(unittest.TestCase):
         """Assumed of NCCL: over NVLink a kernel waits for ever for a dead peer."""
         needs(2)
         with self.lose(600_000) as ranks:
-            for rank in range(2):
-                ranks.await_line(rank, "^ready$")
-            ranks.tell(0)
+            self.begin_to_wait(ranks)
             ranks.await_line(0, "^begun$")
             ranks.processes[1].kill()
             ranks.processes[1].wait()
@@ -236,10 +240,14 @@ class RuntimeOnGpu(unittest.TestCase):
     def test_a_silent_peer_is_named_at_the_time_out_and_ends_no_process(self):
         needs(2)
         with self.lose(3000) as ranks:
-            for rank in range(2):
-                ranks.await_line(rank, "^ready$")
-            ranks.tell(0)
+            self.begin_to_wait(ranks)
             self.require_loss(ranks, "is not done after 3000 ms: rank 1 has not begun it", 60_000)
+
+    def refusal(self, ranks, rank):
+        """Milliseconds and reason of a join that failed."""
+        said = ranks.await_line(rank, r"^refused in (\d+) ms: (.*)$")
+        say(said.group())
+        return said
 
     def test_the_join_is_bounded_while_nccl_connects(self):
         """Assumed of NCCL: a rank that connects waits for ever for one that hangs there."""
@@ -247,9 +255,7 @@ class RuntimeOnGpu(unittest.TestCase):
         with self.lose(600_000, 3000, of_rank={1: {FAULT: "init-hang"}}) as ranks:
             self.require_exits(ranks, 3)
             for rank in range(2):
-                said = ranks.await_line(rank, r"^refused in (\d+) ms: (.*)$")
-                say(said.group())
-                self.assertLess(int(said.group(1)), 30_000)
+                self.assertLess(int(self.refusal(ranks, rank).group(1)), 30_000)
             self.assertRegex(ranks.text(0) + ranks.text(1),
                              "not all ranks are connected after 3000 ms")
 
@@ -257,9 +263,8 @@ class RuntimeOnGpu(unittest.TestCase):
         needs_fake()
         with self.lose(600_000, 600_000, of_rank={1: {FAULT: "init-die"}}) as ranks:
             self.assertEqual(ranks.processes[0].wait(DEADLINE), 3)
-            said = ranks.await_line(0, r"^refused in (\d+) ms: (.*)$")
-            say(said.group())
-            self.assertRegex(said.group(2), "the connection to rank 1 at .* has ended")
+            self.assertRegex(self.refusal(ranks, 0).group(2),
+                             "the connection to rank 1 at .* has ended")
 
     def train_digits(self, world, folder, epochs):
         return start(world, [os.path.join(options.build, "bin", "train_digits"), "--epochs",

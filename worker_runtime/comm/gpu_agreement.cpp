@@ -32,12 +32,11 @@ std::string read_text(const char* bytes, std::size_t size) {
     return {bytes, std::find(bytes, bytes + size, '\0')};
 }
 
-/// What becomes of a call on a thread of its own.
+/// The outcome of a call on a thread of its own.
 struct Attempt {
     std::mutex mutex;
-    std::condition_variable changed;
-    bool is_over = false;  ///< it has returned, or failed
-    bool is_lost = false;  ///< a rank is
+    std::condition_variable changed;  ///< it is over, or a rank is lost
+    bool is_over = false;             ///< the call has returned, or failed
     std::exception_ptr failure;
 };
 
@@ -61,21 +60,17 @@ void connect_within(std::chrono::milliseconds bound, Loss& loss, std::function<v
         }).detach();
     }
     const Loss::Guard guard(loss, [attempt] {
-        const std::lock_guard lock(attempt->mutex);
-        attempt->is_lost = true;
+        const std::lock_guard lock(attempt->mutex);  // else it may come just before the wait
         attempt->changed.notify_all();
     });
     std::unique_lock lock(attempt->mutex);
-    attempt->changed.wait_for(lock, bound, [&] { return attempt->is_over || attempt->is_lost; });
+    attempt->changed.wait_for(lock, bound, [&] { return attempt->is_over || loss.is_lost(); });
     if (attempt->failure) {
         std::rethrow_exception(attempt->failure);
     }
     if (!attempt->is_over) {
-        const bool is_lost = attempt->is_lost;
         lock.unlock();
-        if (is_lost) {
-            loss.check();
-        }
+        loss.check();
         throw std::runtime_error(
             fmt::format("not all ranks are connected after {} ms", bound.count()));
     }

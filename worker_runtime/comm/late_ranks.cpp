@@ -17,12 +17,12 @@ std::string name_late_ranks(const c10::intrusive_ptr<c10d::Store>& store, const 
         // The group's thread may be waiting for the store, and holds its connection meanwhile.
         const c10::intrusive_ptr<c10d::Store> own = store->clone();
         own->set(key_of(place.rank), std::vector<std::uint8_t>{1});
-        std::vector<std::string> others;
+        std::vector<std::string> of_all;
         for (int rank = 0; rank < place.world_size; ++rank) {
-            others.push_back(key_of(rank));
+            of_all.push_back(key_of(rank));
         }
         try {
-            own->wait(others, limits.late_answer);
+            own->wait(of_all, limits.late_answer);
             return "all ranks wait for it: they may have called different collectives";
         } catch (const std::exception&) {
             // Somebody has not told it.
@@ -33,9 +33,10 @@ std::string name_late_ranks(const c10::intrusive_ptr<c10d::Store>& store, const 
                 late.push_back(rank);
             }
         }
-        return fmt::format("rank{} {} {} not begun it, or {} not answer",
-                           late.size() > 1 ? "s" : "", fmt::join(late, ", "),
-                           late.size() > 1 ? "have" : "has", late.size() > 1 ? "do" : "does");
+        return fmt::format(
+            fmt::runtime(late.size() > 1 ? "ranks {} have not begun it, or do not answer"
+                                         : "rank {} has not begun it, or does not answer"),
+            fmt::join(late, ", "));
     } catch (const std::exception& failure) {
         return fmt::format("the store does not say who keeps it waiting: {}", first_line(failure));
     }

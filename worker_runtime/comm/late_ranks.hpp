@@ -10,7 +10,7 @@
 
 namespace ddprun::worker {
 
-/// Which ranks keep the others waiting, for people: "rank 1 has not begun it, or does not answer".
+/// Names the ranks that keep the others waiting: "rank 1 has not begun it, or does not answer".
 /// Each rank whose collective `number` has reached its time-out calls this, and tells the others so
 /// through `store`. Who has not told it after RuntimeLimits::late_answer is named. A store that
 /// does not answer is said instead. From any thread: it connects to the store anew.

@@ -145,9 +145,9 @@ struct ProcessGroup::State {
         if (at.gpu >= 0) {
             worker::connect_gpu(*group, *loss, store, at);
             device = torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(at.gpu));
-        }
-        if (at.gpu >= 0 && !at.is_gpu_shared) {
-            group->use(deadlines_for_gpu());
+            if (!at.is_gpu_shared) {
+                group->use(deadlines_for_gpu());
+            }
         }
         // Everybody is here. What waits for the store from now on is part of a collective.
         store->setTimeout(at.timeout);

@@ -11,7 +11,7 @@ using c10d::Work;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
-/// Where the tensors are that an engine was given: all are on one device, or it refuses them.
+/// The device of tensors that an engine was given: all are on one, or the engine refuses them.
 c10::Device device_of(const Tensors& tensors) {
     return tensors.empty() ? c10::Device(c10::kCPU) : tensors.front().device();
 }
