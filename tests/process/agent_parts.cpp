@@ -1,33 +1,41 @@
 // What an agent is made of, where things go wrong: a file system that does not answer, no
 // descriptor left, an agent that is killed. A lease on a file stands for a file system that stalls:
-// who opens or executes that file waits until the lease is given back.
+// who opens or executes that file, or asks this test's stat() for it, waits until the lease is
+// given back.
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 
+#include "agent/daemon/standby_pool.hpp"
 #include "agent/daemon/store_host.hpp"
 #include "agent/helpers/preflight_command.hpp"
 #include "agent/notices/file_notice.hpp"
 #include "base/os/child.hpp"
+#include "base/os/file_identity.hpp"
 #include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
+#include "worker_runtime/contract/standby.hpp"
 
 using namespace ddprun;
 using namespace ddprun::agent;
@@ -75,7 +83,26 @@ struct Pipe {
     UniqueFd write_end;
 };
 
+/// A lease stops no stat() of libc's: that of this test opens a file of this name first.
+const std::string kStallingProgram = "stalling_program";
+std::atomic<int> looks_at_it = 0;
+
+bool is_empty(const UniqueFd& pipe) {
+    int bytes = 0;
+    REQUIRE(::ioctl(pipe.get(), FIONREAD, &bytes) == 0);
+    return bytes == 0;
+}
+
 }  // namespace
+
+// In the place of libc's.
+extern "C" int stat(const char* path, struct stat* told) noexcept {
+    if (std::string_view(path).ends_with(kStallingProgram)) {
+        ++looks_at_it;
+        const UniqueFd waits_for_the_lease(::open(path, O_RDONLY | O_CLOEXEC));
+    }
+    return ::fstatat(AT_FDCWD, path, told, 0);
+}
 
 TEST_CASE("a notice on a file system that stalls holds nobody up, and is heard when that answers") {
     const test::TempDir dir;
@@ -113,6 +140,54 @@ TEST_CASE("a notice on a file system that stalls holds nobody up, and is heard w
         stalled.answer();
     }
     CHECK(said.find('\n') == said.size() - 1);
+}
+
+TEST_CASE("standbys wait for a program on a file system that stalls, and the agent does not") {
+    const test::TempDir dir;
+    const std::string path = dir / kStallingProgram;
+    test::write_file(path, "program\n");
+    const std::string told = std::string(kWaitsLine) + file_identity(path) + "\n";
+    boost::asio::io_context io(1);
+    SupervisorOptions options;
+    options.command = {path};
+    options.limits.standby_after = Milliseconds(0);
+    int keepers = 0;
+    int settled = 0;
+    StandbyPool::Events events;
+    events.say = [](const std::string& /*line*/) {};
+    events.start_keeper = [&]() -> Result<std::unique_ptr<KeeperHandle>> {
+        ++keepers;
+        return Error{ErrorCode::NotFound, "none is needed here"};
+    };
+    events.awaits_first_step = [&] {
+        ++settled;
+        return false;
+    };
+    StandbyPool pool(io, options, {.program = "program", .learns = true}, std::move(events));
+    const UniqueFd worker = pool.imports_pipe(LocalRank(0));
+    looks_at_it = 0;
+    {
+        // A worker has told that its program waits: is it that file?
+        StalledFile stalled(path);
+        if (!stalled.is_possible()) {
+            return;
+        }
+        REQUIRE(::write(worker.get(), told.data(), told.size()) ==
+                static_cast<ssize_t>(told.size()));
+        run_until(io, [&] { return is_empty(worker); });
+        REQUIRE(settled == 1);  // The pool settles again once it has the answer.
+        stalled.answer();
+        run_until(io, [&] { return settled == 2; });
+    }
+    {
+        // A standby is due: is it still that file?
+        StalledFile stalled(path);
+        pool.begin();
+        REQUIRE(keepers == 0);
+        stalled.answer();
+        run_until(io, [&] { return keepers == 1; });
+    }
+    CHECK(looks_at_it == 2);
 }
 
 TEST_CASE("a helper program on a file system that stalls is started without waiting for it") {
