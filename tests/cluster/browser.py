@@ -525,6 +525,20 @@ class RealJobs(BrowserTest):
         self.check_unharmed(page)
         self.picture(page, "over")
 
+    def test_a_job_that_fails_names_its_cause(self):
+        endpoint = self.start_daemon()
+        page = self.open(f"http://{endpoint}/")
+        cause = "ModuleNotFoundError: No module named 'torch'"
+        script = ("--when-rank", "2", "--complain", cause, "--exit-code", "1", "--always", "--hang")
+        nodes = [self.start_node(endpoint, *script, flags=("--max-restarts", "0"))
+                 for _ in range(2)]
+        self.assertEqual([node.wait(PATIENCE_S) for node in nodes], [1, 1])
+        self.expect(page.locator("#phase")).to_have_text("failed")
+        self.expect(page.locator("#sentence")).to_have_text(re.compile(
+            rf"^Rank 2 on \S+ exited with code 1: {re.escape(cause)} \(exit code 1\)\.$"))
+        self.check_unharmed(page)
+        self.picture(page, "failed")
+
     def forward(self, path):
         """A port on loopback that leads to a Unix socket, as ssh -L does."""
 
@@ -564,6 +578,8 @@ class RealJobs(BrowserTest):
         self.touch("fail")
         self.expect(page.locator("#events")).to_contain_text("last words")
         self.expect(page.locator("#events")).to_contain_text("verdict")
+        self.expect(page.locator("#sentence")).to_have_text(re.compile(
+            rf"^Rank 1 on \S+ exited with code 7 at step 7: {re.escape(HOSTILE)}\.$"))
         page.locator("#find-rank").fill("1")
         page.locator("#find-rank").press("Enter")
         self.expect(page.locator("#rank-evidence")).to_contain_text("exited with code 7")

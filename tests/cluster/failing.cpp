@@ -3,13 +3,34 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <algorithm>
+#include <regex>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "tests/cluster/nodes.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
 
 using namespace ddprun::test;
+using nlohmann::json;
+
+namespace {
+
+/// A report goes on in the next line where a line is full.
+std::string on_one_line(std::string text) {
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    return std::regex_replace(text, std::regex(" +"), " ");
+}
+
+bool has(const std::string& text, const std::string& pattern) {
+    return std::regex_search(text, std::regex(pattern));
+}
+
+}  // namespace
 
 TEST_CASE("without restarts every node exits with the failed worker's code and one report") {
     Cluster cluster;
@@ -106,6 +127,36 @@ TEST_CASE("the same failure thrice before any step is said once, and every resta
     CHECK(node.count_lines("^ddprun: the last 3 failures are the same \\(exited with code 1: "
                            "ModuleNotFoundError: No module named 'x'\\)") == 1);
     CHECK(node.count_lines("^ddprun: generation 5: ") == 1);
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("the end of a job is told with its cause, to people and to programs, on every node") {
+    Cluster cluster;
+    const FreePort port;
+    Job job;
+    job.slots = 2;
+    job.endpoint = port.endpoint();
+    job.script = {"--when-rank", "2", "--complain", "ModuleNotFoundError: No module named 'torch'",
+                  "--exit-code", "1", "--always",   "--hang"};
+    const std::string end =
+        "rank 2 on [^ ]+ exited with code 1: ModuleNotFoundError: No module named 'torch'";
+    std::vector<std::pair<Process*, std::string>> nodes;
+    for (const char* name : {"a", "b"}) {
+        const std::string logs = cluster.dir() / name;
+        nodes.emplace_back(&cluster.start_ddprun(node_args(job, {"--log-dir", logs}),
+                                                 {{"TORCHELASTIC_ERROR_FILE", logs + ".error"}}),
+                           logs);
+    }
+    for (const auto& [node, logs] : nodes) {
+        CHECK(node->wait_exit() == 1);
+        const json report = json::parse(read_file(logs + "/latest/report.json"));
+        INFO(node->text() << report.dump(1));
+        CHECK(has(on_one_line(node->text()), "ddprun_test_worker failed: " + end + " worker "));
+        CHECK(has(report["text"], "^" + end + "$"));
+        CHECK(has(report["timeline"].back()["text"], "^closed: " + end + "$"));
+        const json error = json::parse(read_file(logs + ".error"));
+        CHECK(has(error["message"]["message"], "^" + end + "$"));
+    }
     cluster.wait_all_gone();
 }
 
