@@ -92,9 +92,11 @@ class Learner:
                     _thread.get_ident() != self.thread):
                 return self.find_and_load(name, import_)
             if name == "usercustomize" and "usercustomize" not in sys.modules:
+                self.within = True  # What it imports and changes is not the program's.
                 try:
                     return self.find_and_load(name, import_)
                 finally:
+                    self.within = False
                     self._start()
             return self._look_and_load(name, import_)
         except BaseException as error:
