@@ -261,8 +261,9 @@ def digest_of(names: set[str], libraries: set[str]) -> str:
 def mapped_libraries() -> set[str]:
     """The paths of the shared libraries of this process."""
     with io_open("/proc/self/maps", "rb") as maps:
-        return {os.fsdecode(line.rstrip(b"\n").split(None, 5)[5]) for line in maps
-                if b".so" in line}
+        # The kernel adds that a file is gone from there. Another one may be in its place.
+        return {os.fsdecode(line.rstrip(b"\n").split(None, 5)[5].partition(b" (deleted)")[0])
+                for line in maps if b".so" in line}
 
 
 def import_own() -> None:

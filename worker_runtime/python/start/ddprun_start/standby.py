@@ -16,7 +16,7 @@ from ddprun_start.imports import (digest_of, import_own, installed_folders, mapp
                                   own_modules)
 from ddprun_start.state import (MAIN, SEEDED_BY_SYSTEM, Conditions, Modules, State,
                                 changed_numbers, drawn_numbers, has_children, has_variables,
-                                is_of, opened_as, spec_of)
+                                is_of, linked_names, opened_as, spec_of)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -493,7 +493,7 @@ def _used_files() -> dict[str, Any]:
         path = getattr(spec_of(module), "origin", None)
         if isinstance(path, str) and path.startswith("/"):
             paths.add(path)
-    return {path: _fingerprint(path) for path in paths | mapped_libraries()}
+    return {path: _fingerprint(path) for path in paths | mapped_libraries() | linked_names()}
 
 
 def _exchange_oom_score(score: str) -> str:

@@ -47,6 +47,7 @@ _GENERATORS: tuple[Any, ...] = (
                      for key, value in module._rand._bit_generator.state["state"].items()]),
     ("torch", "torch._C", lambda module: module.default_generator.get_state().tolist()),
 )
+_NAME_AT, _NEXT_AT = 8, 24  # of a link_map
 ABSENT = object()  # in the place of what is not there
 _OPENMP: dict[str, Any] = {}  # by the file of torch._C
 _ENVIRONMENT = os.environ  # A program may put something else there.
@@ -593,6 +594,28 @@ def c_function(library: str, name: str) -> Any:
         return Function(_ctypes.dlsym(_ctypes.dlopen(library, 0), name))
     except OSError:
         return None
+
+
+def linked_names() -> set[str]:
+    """The paths by which the C library has found the libraries of this process. A link among them
+    may lead elsewhere by now."""
+
+    class Pointer(_ctypes._SimpleCData):  # type: ignore
+        _type_ = "P"
+
+    class Text(_ctypes._SimpleCData):  # type: ignore
+        _type_ = "z"
+
+    found = set()
+    try:
+        entry = _ctypes.dlopen(None, 0)  # type: ignore  # It is the first link_map of them all.
+        while entry:
+            name = Text.from_address(entry + _NAME_AT).value
+            found.add(os.fsdecode(name or b""))
+            entry = Pointer.from_address(entry + _NEXT_AT).value
+    except Exception:
+        pass  # An audit hook of sitecustomize has refused it.
+    return {name for name in found if name.startswith("/")}
 
 
 def _of_loggers(logging: Any) -> Any:
