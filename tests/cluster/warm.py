@@ -7,6 +7,7 @@ have their standby; one that started warm ends the job. Needs no torch.
 usage: warm.py BIN_DIR [unittest's words]
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -17,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 PATIENCE_S = 120  # on a machine that has no time for it
@@ -93,6 +95,23 @@ if rank == 0:
     sys.exit(3)
 import threading
 threading.Event().wait()
+"""
+
+# For a Python without site-packages. The first generation waits for the test, which reads before
+# what both ranks and ddprun say. Nobody sees the output of a process that is no worker: each leaves
+# a line in a file, too.
+ALONE = """
+import os, sys
+with open("/proc/self/environ", "rb") as file:
+    is_warm = b"DDPRUN_STANDBY=" in file.read()
+attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT")
+with open(os.environ["OUT"] + "/ran", "a") as file:
+    file.write(f"{attempt} {os.environ.get('RANK')} {'warm' if is_warm else 'cold'} "
+               f"{sys.flags.isolated} {sys.flags.ignore_environment} {sys.flags.no_site}\\n")
+print("has begun", flush=True)
+if attempt == "0":
+    open(os.environ["GO"]).close()
+    sys.exit(3)
 """
 
 
@@ -264,18 +283,44 @@ class WarmJobs(Jobs):
         process.communicate()
 
     def test_a_python_that_reads_no_variables_is_named(self):
-        python = self.path("python-without-variables")
-        self.write(python, f"#!/bin/sh\nexec {self.python} -E \"$@\"\n")
-        os.chmod(python, 0o755)
-        self.write(self.path("train.py"), "import threading\nthreading.Event().wait()\n")
-        process = self.start(PYTHON_EXEC=python)
-        line = ""
-        while "--warm" not in line:
-            line = process.stdout.readline()
-            self.assertTrue(line)
-        self.assertIn(f"{python} does not run what ddprun puts before PYTHONPATH", line)
-        process.terminate()
-        process.communicate(timeout=PATIENCE_S)
+        """It is typed, or a script stands for it, and ddprun finds it out by a trial."""
+        self.write(self.path("train.py"), ALONE)
+        script = self.path("python-script")
+        reason = "does not run what ddprun puts before PYTHONPATH"
+        for option, flags in (("-E", "0 1 0"), ("-I", "1 1 0"), ("-S", "0 0 1")):
+            self.write(script, f"#!/bin/sh\nexec {self.python} {option} \"$@\"\n")
+            os.chmod(script, 0o755)
+            for python, line in (
+                    ([self.python, option], f"a Python with -I, -E or -S {reason}"),
+                    ([script], f"{script} {reason}, as with -I, -E or -S")):
+                with self.subTest(python):
+                    said, ran = self.run_alone(*python, "train.py")
+                    self.assertEqual(said, [f"--warm: workers start cold: {line}\n"])
+                    self.assertEqual(ran, [f"{attempt} {rank} cold {flags}\n"
+                                           for attempt in range(2) for rank in range(2)])
+
+    def run_alone(self, *program):
+        """What a job of ALONE says of --warm, and what its processes say, in two generations."""
+        go = self.path("go")
+        os.mkfifo(go)
+        said, of_warm, waits = [], [], True
+        with contextlib.ExitStack() as later:
+            later.callback(os.unlink, go)
+            process = later.enter_context(self.start(program=program, GO=go))
+            patience = threading.Timer(PATIENCE_S, process.kill)
+            patience.start()
+            later.callback(patience.cancel)
+            for line in process.stdout:
+                said.append(line)
+                of_warm += [line[line.index("--warm"):]] if "--warm" in line else []
+                if waits and of_warm and sum("has begun" in one for one in said) == 2:
+                    later.callback(os.close, os.open(go, os.O_RDWR | os.O_CLOEXEC))
+                    waits = False
+        with open(self.path("out/ran"), encoding="ascii") as file:
+            ran = sorted(file)
+        os.unlink(self.path("out/ran"))
+        self.assertEqual(process.returncode, 0, said)
+        return of_warm, ran
 
     def test_what_is_no_module_is_refused(self):
         for text in ("torch,on", "torch,", "-x"):

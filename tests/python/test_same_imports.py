@@ -6,13 +6,15 @@ prepared with what was told. All three say the same. How far the standby came is
 program that changes something a standby cannot take on is cold from there on, and only then.
 """
 
+import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import unittest
 
-from test_standby import PLACE, Standby, WithEnvironment, started
+from test_standby import PLACE, ROOT, Standby, WithEnvironment, started
 
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "recorder.py"),
           encoding="utf-8") as _file:
@@ -34,6 +36,8 @@ INSTALLED = {
     "chdirs": "import os\nos.chdir('/')\n" + RECORDS,
     "logs": "import logging\nlogging.getLogger('logs').setLevel(10)\n" + RECORDS,
     "late": "import os\nFOUND = os.environ.get('LATE')\n",
+    "caches": RECORDS + "import os\nHOME = os.environ.get('HF_HOME', 'elsewhere')\n",
+    "traces": RECORDS + "import os\nLOGS = os.environ.get('TORCH_LOGS', 'none')\n",
     "engine": "import logging\nlogger = logging.getLogger(__name__)\n" + RECORDS,
     "drives": RECORDS + "def drive():\n    import engine\n    return engine.logger.disabled\n",
     "clock": RECORDS + "import time\nHOUR = time.localtime(0).tm_hour, time.tzname\n",
@@ -88,7 +92,7 @@ ENDING = f"""
 import json, sys
 import recorder
 print(json.dumps({{"end": recorder.seen({HIDDEN}), "seen": {{
-    name: one.SEEN for name, one in sys.modules.items() if hasattr(one, "SEEN")}},
+    name: one.SEEN for name, one in sys.modules.items() if type(getattr(one, "SEEN", 0)) is dict}},
     "said": getattr(sys.modules["__main__"], "SAID", None)}}, sort_keys=True))
 """
 
@@ -105,6 +109,10 @@ PROGRAMS = {
     "another copy": ("import sys\nsys.path.insert(0, 'third_party')\nimport vend\n"
                      "SAID = vend.WHOSE\nimport alpha", "recorder alpha", ""),
     "a variable": ("import os\nos.environ['PYTORCH_JIT'] = '0'\nimport alpha", "alpha", ""),
+    "HF_HOME": ("import os\nos.environ['HF_HOME'] = '/models'\nimport caches\n"
+                "SAID = caches.HOME", "caches", ""),
+    "TORCH_LOGS": ("import os\nos.environ['TORCH_LOGS'] = '+dynamo,graph'\nimport traces\n"
+                   "SAID = traces.LOGS", "traces", ""),
     "a secret": ("import os\nos.environ['HF_TOKEN'] = 'a b\\n\\u00e4'\nimport alpha", "alpha", ""),
     "variables between": ("import alpha, os\nos.environ['OMP_NUM_THREADS'] = '1'\nimport beta\n"
                           "os.environ['OMP_NUM_THREADS'] = '2'\nimport gamma",
@@ -282,12 +290,54 @@ PROGRAMS = {
 }
 
 
-class SameImports(WithEnvironment):
+# Of a user, for all programs. It does what would end the list if the program did it.
+USERCUSTOMIZE = RECORDS + """
+import builtins, os, time, warnings
+builtins.RUNS = getattr(builtins, "RUNS", 0) + 1
+os.environ["SET_BY_USER"] = "1"
+os.umask(0o027)
+sys.path.append("/added/by/user")
+warnings.filterwarnings("ignore", "of the user")
+class Finder:
+    @classmethod
+    def find_spec(cls, *_):
+        return None
+sys.meta_path.append(Finder)
+def slept(s):
+    pass
+time.sleep = slept
+import gamma
+"""
+
+# An installed module in C that links a library, as wheels do: VALUE is that of the library. What it
+# needs of Python is declared here, for Python's headers may not be there.
+LINKED = """
+struct Definition {
+    long count; void *type, *init; long index; void *copy;  /* as PyModuleDef_HEAD_INIT */
+    const char *name, *doc; long size; void *methods, *slots, *traverse, *clear, *free;
+} definition = {.count = 1, .name = "linked", .size = -1};
+void *PyModule_Create2(struct Definition *, int);
+int PyModule_AddIntConstant(void *, const char *, long);
+int value(void);
+void *PyInit_linked(void) {
+    void *made = PyModule_Create2(&definition, 1013);
+    PyModule_AddIntConstant(made, "VALUE", value());
+    return made;
+}
+"""
+
+
+class Lives(WithEnvironment):
+    """A program in a plain Python, in a cold worker and in a standby."""
+
+    place = PLACE
+    installed = INSTALLED
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.of_python = ("built-in", "frozen", os.path.dirname(os.__file__))
-        for name, text in INSTALLED.items():
+        for name, text in cls.installed.items():
             path = os.path.join(cls.packages, name + ".py")
             os.makedirs(os.path.dirname(path), exist_ok=True)
             cls.write(path, text)
@@ -300,7 +350,7 @@ class SameImports(WithEnvironment):
         done = subprocess.run([self.python, *arguments], cwd=self.folder, text=True,
                               capture_output=True, stdin=subprocess.DEVNULL,
                               start_new_session=True,
-                              env={**self.variables, **PLACE, **variables})
+                              env={**self.variables, **self.place, **variables})
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return json.loads(done.stdout)
 
@@ -312,7 +362,7 @@ class SameImports(WithEnvironment):
         read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         said = self.run_cold(*arguments, **{
             key: value for key, value in started(self.variables, DDPRUN_IMPORTS=pipe).items()
-            if key not in PLACE})
+            if key not in self.place})
         os.unlink(pipe)
         with os.fdopen(read) as file:
             return said, file.read().splitlines()
@@ -322,7 +372,7 @@ class SameImports(WithEnvironment):
         standby = Standby(self, *arguments)
         self.assertEqual(standby.says(), ["here"])
         standby.socket.send("\n".join(
-            ["placed RANK", "placed WORLD_SIZE", "placed MASTER_PORT"] +
+            ["placed " + key for key in self.place] +
             ["learned " + line for line in lines if not line.startswith("stops ")]).encode())
         imported, said = [], standby.says()
         while said[0] == "imports":
@@ -341,6 +391,7 @@ class SameImports(WithEnvironment):
                          {key: value for key, value in theirs.items() if ours.get(key) != value})
 
     def compare(self, reached, ended, *arguments):
+        """What all three lives have said."""
         plain = self.run_cold(*arguments)
         cold, lines = self.tell(*arguments)
         self.assert_same(cold, plain)
@@ -352,11 +403,11 @@ class SameImports(WithEnvironment):
             lines.append("stops {} {}".format(*said[1:]))
             standby, imported, said = self.prepare(lines, *arguments)
         self.assertEqual(said[0], "ready")
-        self.assertEqual(" ".join(one for one in imported if one in INSTALLED), reached)
+        self.assertEqual(" ".join(one for one in imported if one in self.installed), reached)
         stops = [line for line in lines if line.startswith("stops ")]
         self.assertEqual(len(stops), 1 if ended else 0, stops)
         self.assertIn(ended, (stops + [""])[0])
-        written, last = standby.release(PLACE)
+        written, last = standby.release(self.place)
         self.assertEqual(last, ["gone"])
         self.assertTrue(written.startswith("{"), written)
         warm = json.loads(written)
@@ -372,7 +423,10 @@ class SameImports(WithEnvironment):
                                   if path.startswith(self.of_python)]
         self.assert_same(warm, plain)
         self.assertEqual(standby.end(), (0, ""))
+        return warm["said"]
 
+
+class SameImports(Lives):
     def test_a_module_of_a_package_that_uses_processes(self):
         self.write(os.path.join(self.folder, "own_package", "processes.py"),
                    "import multiprocessing, alpha, ending\n")
@@ -382,6 +436,26 @@ class SameImports(WithEnvironment):
         self.write(os.path.join(self.folder, "own_package", "found.py"),
                    "import looks\nSAID = looks.FOUND\nimport ending\n")
         self.compare("looks", "", "-m", "own_package.found")
+
+    def test_what_the_user_has_for_all_programs(self):
+        base = os.path.join(self.holder.name, "user")
+        folder = os.path.join(base, "lib", os.path.basename(os.path.dirname(self.packages)),
+                              "site-packages")
+        os.makedirs(folder)
+        self.write(os.path.join(folder, "usercustomize.py"), USERCUSTOMIZE)
+        # Else a virtual environment has none.
+        settings = os.path.join(self.holder.name, "environment", "pyvenv.cfg")
+        with open(settings, encoding="utf-8") as file:
+            kept = file.read()
+        self.addCleanup(self.write, settings, kept)
+        self.write(settings, kept.replace("system-site-packages = false",
+                                          "system-site-packages = true"))
+        self.addCleanup(setattr, self, "variables", self.variables)
+        self.variables = {**self.variables, "PYTHONUSERBASE": base}
+        self.write(os.path.join(self.folder, "program.py"),
+                   "import alpha, sys, usercustomize\nSAID = [RUNS, 'gamma' in sys.modules]\n"
+                   "import ending\n")
+        self.assertEqual(self.compare("alpha", "", "-u", "program.py"), [1, True])
 
     def begin_anew(self, program, changed):
         """The standby of a worker of rank 0 takes the place of rank 5."""
@@ -488,6 +562,132 @@ SAID = signal.getitimer(signal.ITIMER_REAL)
         done = subprocess.run([self.python, "-c", "print(1)"], cwd=self.folder, text=True,
                               capture_output=True, env=started(self.variables, DDPRUN_STANDBY="0"))
         self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", ""))
+
+
+@unittest.skipUnless(shutil.which("cc"), "no C compiler here")
+class Libraries(Lives):
+    """A library that only an imported module in C links is another file by now."""
+
+    def setUp(self):
+        for folder in ("linked.first", "linked.libs"):
+            os.mkdir(os.path.join(self.packages, folder))
+            self.addCleanup(shutil.rmtree, os.path.join(self.packages, folder))
+        self.library = self.compile("int value(void) { return 1; }", "linked.libs/libvalue.so",
+                                    "-Wl,-soname,libvalue.so")
+        self.compile(LINKED, "linked.so", "-Wl,-rpath,$ORIGIN/linked.first:$ORIGIN/linked.libs",
+                     "-x", "none", self.library)
+        # As an installer does that is at work when the standby is prepared.
+        self.write(os.path.join(self.packages, "installs.py"),
+                   f"import os\nif os.path.exists({self.library + '.new'!r}):\n"
+                   f"    os.replace({self.library + '.new'!r}, {self.library!r})\n")
+        self.write(os.path.join(self.folder, "program.py"),
+                   "import linked, installs\nprint(linked.VALUE)\n")
+
+    def compile(self, text, name, *flags):
+        path = os.path.join(self.packages, name)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", path, "-x", "c", "-", *flags], input=text,
+                       text=True, check=True)
+        return path
+
+    def install(self, name="linked.libs/libvalue.so"):
+        """Another one, in the way of installers: who has the old one mapped keeps it."""
+        new = self.compile("int value(void) { return 2; }", "linked.libs/libvalue.so.new",
+                           "-Wl,-soname,libvalue.so")
+        if name:
+            os.replace(new, os.path.join(self.packages, name))
+
+    def assert_next_has_it(self, lines):
+        standby, imported, said = self.prepare(lines, "program.py")
+        self.assertEqual((imported, said[0]), (["linked", "installs"], "ready"))
+        self.assertEqual(standby.release(PLACE), ("2\n", ["gone"]))
+        self.assertEqual(standby.end(), (0, ""))
+
+    def test_it_was_replaced_before_the_standby_is_prepared(self):
+        said, lines = self.tell("program.py")
+        self.assertEqual(said, 1)
+        self.install()
+        self.assert_next_has_it(lines)
+
+    def test_it_is_replaced_while_the_standby_is_prepared(self):
+        _, told = self.tell("program.py")
+        kept = [" ".join([name, "-", *state]) for name, _, *state in map(str.split, told)]
+        for lines in (told, kept):
+            with self.subTest(lines):
+                self.install("")
+                standby, _, said = self.prepare(lines, "program.py")
+                self.assertEqual(said, ["unfit", self.library, "has changed"])
+                self.assertEqual(standby.end(), (0, ""))
+                self.assert_next_has_it(lines)
+
+    def test_it_is_replaced_while_the_standby_waits(self):
+        _, lines = self.tell("program.py")
+        standby, _, said = self.prepare(lines, "program.py")
+        self.assertEqual(said[0], "ready")
+        self.install()
+        self.assertEqual(standby.release(PLACE), ("", ["unfit", self.library, "has changed"]))
+        self.assertEqual(standby.end(), (0, ""))
+        self.assert_next_has_it(lines)
+
+    def test_a_link_leads_to_another_while_the_standby_waits(self):
+        os.replace(self.library, self.library + ".1")
+        os.symlink("libvalue.so.1", self.library)
+        _, lines = self.tell("program.py")
+        standby, _, said = self.prepare(lines, "program.py")
+        self.assertEqual(said[0], "ready")
+        self.install("linked.libs/libvalue.so.2")
+        os.unlink(self.library)
+        os.symlink("libvalue.so.2", self.library)
+        self.assertEqual(standby.release(PLACE), ("", ["unfit", self.library, "has changed"]))
+        self.assertEqual(standby.end(), (0, ""))
+
+    def test_it_is_found_elsewhere(self):
+        _, lines = self.tell("program.py")
+        self.install("linked.first/libvalue.so")
+        standby, _, said = self.prepare(lines, "program.py")
+        self.assertEqual(said, ["unfit", "linked",
+                                "it finds other files than the worker that imported it"])
+        self.assertEqual(standby.end(), (0, ""))
+
+
+@unittest.skipUnless(importlib.util.find_spec("torch"), "no torch here")
+class WithTorch(Lives):
+    """What ddprun.worker() changes in torch. It is called before `import torch`, or after it."""
+
+    place = {**PLACE, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
+             "GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": "0",
+             "TORCHELASTIC_RUN_ID": "run", "DDPRUN_GENERATION": "1", "DDPRUN_SLOT": "1",
+             "DDPRUN_START_REASON": "", "DDPRUN_PAGE": ""}
+    installed = {"recorder": RECORDER, "alpha": ""}
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        os.symlink(os.path.abspath(os.path.join(ROOT, "worker_runtime", "python", "ddprun")),
+                   os.path.join(cls.packages, "ddprun"))
+        cls.installed = {**cls.installed, "torch": "", "ddprun": ""}  # They are there.
+        source = os.path.dirname(os.path.dirname(importlib.util.find_spec("torch").origin))
+        for name in os.listdir(source):
+            if not os.path.lexists(os.path.join(cls.packages, name)) and not name.endswith(".pth"):
+                os.symlink(os.path.join(source, name), os.path.join(cls.packages, name))
+
+    def replaced(self, *lines, reached):
+        """The files that DistributedDataParallel.__init__ and Work.wait are of; None: it is C."""
+        self.write(os.path.join(self.folder, "program.py"), "\n".join([
+            *lines, "import os, alpha", "SAID = [",
+            "    os.path.basename(one.__code__.co_filename) if hasattr(one, '__code__') else None",
+            "    for one in (torch.nn.parallel.DistributedDataParallel.__init__,",
+            "                torch.distributed.Work.wait)]", "import ending", ""]))
+        return self.compare(reached, "", "-u", "program.py")
+
+    def test_worker_before_torch_changes_nothing_of_it(self):
+        self.assertEqual(self.replaced(
+            "import ddprun", "ddprun.worker()", "import torch", "ddprun.worker().progress(1)",
+            reached="ddprun torch alpha recorder"), ["distributed.py", None])
+
+    def test_worker_after_torch_listens_to_its_waits(self):
+        self.assertEqual(self.replaced(
+            "import torch, ddprun", "ddprun.worker()", "ddprun.worker().progress(1)",
+            reached="torch ddprun alpha recorder"), ["_waits.py", "_waits.py"])
 
 
 def add_program(name, program, reached, ended):
