@@ -241,6 +241,24 @@ TEST_CASE("a standby whose program was replaced says so") {
     CHECK(standby.exit_code() == 0);
 }
 
+TEST_CASE("a standby notices that a link to a library of its program leads elsewhere") {
+    const TemporaryFolder folder;
+    const std::string name = "libstandby_test_library.so";
+    const std::string link = folder.path() + "/" + name;
+    for (const char* const version : {"one", "two"}) {
+        std::filesystem::copy_file(std::filesystem::path(kProgram).replace_filename(name),
+                                   folder.path() + "/" + version);
+    }
+    std::filesystem::create_symlink("one", link);
+    Started standby({"LD_LIBRARY_PATH=" + folder.path()}, true);
+    CHECK(standby.prepare().starts_with("ready "));
+    std::filesystem::create_symlink("two", link + ".new");
+    std::filesystem::rename(link + ".new", link);
+    standby.hear("place");
+    CHECK(standby.says() == "unfit " + link + " has changed");
+    CHECK(standby.exit_code() == 0);
+}
+
 TEST_CASE("what must wait for the place is told, and the standby ends") {
     const TemporaryFolder folder;
     const std::string file = folder.path() + "/file";

@@ -95,6 +95,17 @@ std::map<std::string, std::string> mapped_files() {
             files.emplace(path, file_identity(path));
         }
     }
+    // The dynamic linker may have come to a library by a link, which can lead elsewhere later.
+    dl_iterate_phdr(
+        [](dl_phdr_info* library, std::size_t /*size*/, void* to) {
+            const std::string path = library->dlpi_name;
+            if (path.starts_with('/')) {
+                static_cast<std::map<std::string, std::string>*>(to)->emplace(path,
+                                                                              file_identity(path));
+            }
+            return 0;
+        },
+        &files);
     return files;
 }
 
