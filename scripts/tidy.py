@@ -28,7 +28,7 @@ TORCH_FILES = ("worker_runtime/comm/", "worker_runtime/data/", "worker_runtime/j
                "worker_runtime/state/", "examples/", "tests/")
 THREAD_FILES = ("rendezvous/store/net/store_server", "rendezvous/journal/sqlite_journal.cpp",
                 "rendezvous/server/log_writer", "agent/output/worker_output",
-                "agent/daemon/life_watch", "worker_runtime/comm/gpu_agreement",
+                "agent/daemon/life_watch", "worker_runtime/comm/call_within",
                 "worker_runtime/comm/peer_watch", "worker_runtime/comm/work_deadlines", "tests/",
                 "base/os/file_look.")
 

@@ -26,15 +26,20 @@ struct BackendPlace {
     std::chrono::milliseconds timeout{};
 };
 
+/// Of join_timeout's end.
+constexpr const char* kNotConnected = "not all ranks are connected";
+
 struct Gloo {
     /// Its abort() cuts the connections, which c10d's own does not.
     c10::intrusive_ptr<c10d::Backend> backend;
     GroupConnections connections;
 };
 
-/// Connects to all others; the ranks tell each other the addresses of their ends.
+/// Connects to all others; the ranks tell each other the addresses of their ends. Throws after
+/// `place.join_timeout`, and when `loss` is told of a lost rank. Gloo by itself waits five times as
+/// long for a rank that has told its address and died.
 [[nodiscard]] Gloo make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
-                             const BackendPlace& place);
+                             const BackendPlace& place, Loss& loss);
 
 struct Gpu {
     int number = -1;   ///< none below 0

@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "worker_runtime/comm/backends.hpp"
+#include "worker_runtime/comm/call_within.hpp"
 
 namespace ddprun::worker {
 
@@ -113,20 +114,28 @@ private:
     }
 };
 
-}  // namespace
-
-Gloo make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place) {
-    const SigpipeBlocked blocked;
+c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> options_for(const BackendPlace& place) {
     auto options = c10d::ProcessGroupGloo::Options::create(place.join_timeout);
     options->devices.push_back(
         place.local_address.empty()
             ? c10d::ProcessGroupGloo::createDefaultDevice()
             : c10d::ProcessGroupGloo::createDeviceForHostname(place.local_address));
-    auto backend =
-        c10::make_intrusive<BreakableGloo>(store, place.rank, place.world_size, std::move(options));
-    GroupConnections connections = backend->exchange_ends();
-    backend->setTimeout(place.timeout);
-    return {.backend = std::move(backend), .connections = std::move(connections)};
+    return options;
+}
+
+}  // namespace
+
+Gloo make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place,
+               Loss& loss) {
+    const auto gloo = std::make_shared<Gloo>();
+    call_within(place.join_timeout, loss, kNotConnected, [gloo, store, place] {
+        auto backend = c10::make_intrusive<BreakableGloo>(store, place.rank, place.world_size,
+                                                          options_for(place));
+        gloo->connections = backend->exchange_ends();
+        backend->setTimeout(place.timeout);
+        gloo->backend = std::move(backend);
+    });
+    return std::move(*gloo);
 }
 
 }  // namespace ddprun::worker

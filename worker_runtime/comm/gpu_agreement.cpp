@@ -1,15 +1,9 @@
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <exception>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -17,8 +11,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/types.h>
 
-#include "base/os/signals_blocked.hpp"
 #include "worker_runtime/comm/backends.hpp"
+#include "worker_runtime/comm/call_within.hpp"
 #include "worker_runtime/comm/exception_text.hpp"
 
 namespace ddprun::worker {
@@ -30,50 +24,6 @@ constexpr std::size_t kUuidBytes = 48;
 
 std::string read_text(const char* bytes, std::size_t size) {
     return {bytes, std::find(bytes, bytes + size, '\0')};
-}
-
-/// The outcome of a call on a thread of its own.
-struct Attempt {
-    std::mutex mutex;
-    std::condition_variable changed;  ///< it is over, or a rank is lost
-    bool is_over = false;             ///< the call has returned, or failed
-    std::exception_ptr failure;
-};
-
-/// Calls `connect`, which has no bound of its own. Throws what it throws, what `loss` is told, and
-/// after `bound`: then the call goes on, on its thread.
-void connect_within(std::chrono::milliseconds bound, Loss& loss, std::function<void()> connect) {
-    const auto attempt = std::make_shared<Attempt>();
-    {
-        const SignalsBlocked blocked;
-        std::thread([attempt, connect = std::move(connect)] {
-            std::exception_ptr failure;
-            try {
-                connect();
-            } catch (...) {
-                failure = std::current_exception();
-            }
-            const std::lock_guard lock(attempt->mutex);
-            attempt->failure = failure;
-            attempt->is_over = true;
-            attempt->changed.notify_all();
-        }).detach();
-    }
-    const Loss::Guard guard(loss, [attempt] {
-        const std::lock_guard lock(attempt->mutex);  // else it may come just before the wait
-        attempt->changed.notify_all();
-    });
-    std::unique_lock lock(attempt->mutex);
-    attempt->changed.wait_for(lock, bound, [&] { return attempt->is_over || loss.is_lost(); });
-    if (attempt->failure) {
-        std::rethrow_exception(attempt->failure);
-    }
-    if (!attempt->is_over) {
-        lock.unlock();
-        loss.check();
-        throw std::runtime_error(
-            fmt::format("not all ranks are connected after {} ms", bound.count()));
-    }
 }
 
 }  // namespace
@@ -120,8 +70,8 @@ void connect_gpu(c10d::ProcessGroup& group, Loss& loss,
     try {
         const c10::intrusive_ptr<c10d::Backend> nccl = make_nccl(
             c10::make_intrusive<c10d::PrefixStore>("nccl", store), place, group.getGroupName());
-        connect_within(place.join_timeout, loss,
-                       [nccl, gpu] { nccl->eagerConnectSingleDevice(gpu); });
+        call_within(place.join_timeout, loss, kNotConnected,
+                    [nccl, gpu] { nccl->eagerConnectSingleDevice(gpu); });
         use_engine(group, loss, torch::kCUDA, BackendType::NCCL, nccl);
         group.setDefaultBackend(BackendType::NCCL);
     } catch (const std::exception& failure) {

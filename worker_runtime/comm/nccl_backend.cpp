@@ -4,9 +4,13 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
+#include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <fmt/format.h>
@@ -15,6 +19,7 @@
 #include "base/os/network_interfaces.hpp"
 #include "base/runtime_limits.hpp"
 #include "worker_runtime/comm/backends.hpp"
+#include "worker_runtime/comm/call_within.hpp"
 
 namespace ddprun::worker {
 
@@ -45,30 +50,76 @@ Result<Gpu> take_gpu(int local_rank) {
 
 namespace {
 
+constexpr int kOnlyIfUnset = 0;
+
 /// When a communicator reports an error, c10d's watchdog ends the process 60 s later, by what the
-/// launcher sets as torchrun does; like this it aborts the communicator.
+/// launcher sets as torchrun does; like this it aborts the communicator, and soon.
 void clean_up_on_errors() {
     constexpr auto kVariable = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
     const char* const set = std::getenv(kVariable);
     if (set == nullptr || std::string_view(set) == std::to_string(c10d::TearDown)) {
         (void)setenv(kVariable, std::to_string(c10d::CleanUpOnly).c_str(), /*overwrite=*/1);
     }
+    (void)setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC",
+                 std::to_string(RuntimeLimits{}.nccl_dump_wait.count()).c_str(), kOnlyIfUnset);
 }
+
+using Engine = c10::intrusive_ptr<c10d::Backend>;
+
+/// The engines that there still are when main() returns or exit() is called: those of a group that
+/// has failed, say. c10d's watchdog of one looks at CUDA ten times a second through static objects
+/// of LibTorch, and the process would crash once those are gone.
+class EnginesAtExit {
+public:
+    static void add(const Engine& engine) {
+        // What LibTorch makes at its first look at a GPU is to be there before the handler is
+        // known: the last to come goes first.
+        (void)c10::cuda::hasPrimaryContext(c10::cuda::current_device());
+        // Never destroyed: the handler needs it.
+        static EnginesAtExit& all = *std::make_unique<EnginesAtExit>().release();
+        [[maybe_unused]] static const int registered = std::atexit([] { all.end(); });
+        const std::lock_guard lock(all.mutex_);
+        std::erase_if(all.engines_, [](const auto& earlier) { return earlier.expired(); });
+        all.engines_.emplace_back(engine);
+    }
+
+private:
+    void end() {
+        const std::lock_guard lock(mutex_);
+        for (const c10::weak_intrusive_ptr<c10d::Backend>& one : engines_) {
+            if (const Engine engine = one.lock()) {
+                try {
+                    Loss none;
+                    call_within(RuntimeLimits{}.abort_wait, none, "NCCL goes on", [engine] {
+                        engine->abort();
+                        engine->shutdown();  // waits for the watchdog
+                    });
+                } catch (const std::exception&) {
+                    // The process ends, whatever becomes of it.
+                }
+            }
+        }
+    }
+
+    std::mutex mutex_;
+    std::vector<c10::weak_intrusive_ptr<c10d::Backend>> engines_;
+};
 
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store,
                                             const BackendPlace& place, const std::string& name) {
     if (const auto interface = nccl_interface(place.local_address, network_interfaces())) {
-        constexpr int kOnlyIfUnset = 0;
         (void)setenv("NCCL_SOCKET_IFNAME", interface->c_str(), kOnlyIfUnset);
     }
     clean_up_on_errors();
     auto options = c10d::ProcessGroupNCCL::Options::create();
     options->timeout = place.timeout + RuntimeLimits{}.nccl_timeout_slack;
     options->group_name = name;
-    return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, place.rank, place.world_size,
-                                                       options);
+    Engine engine =
+        c10::make_intrusive<c10d::ProcessGroupNCCL>(store, place.rank, place.world_size, options);
+    EnginesAtExit::add(engine);
+    return engine;
 }
 
 }  // namespace ddprun::worker

@@ -98,6 +98,18 @@ std::size_t make_room(std::size_t open, std::size_t wanted, std::size_t left) {
     return std::min<std::size_t>(wanted, room - std::min<rlim_t>(left, room / 2));
 }
 
+bool has_reported_error(const c10::intrusive_ptr<c10d::Backend>& engine) {
+    try {
+        return engine->getError() != c10d::ErrorType::SUCCESS;
+    } catch (const std::exception&) {
+        return false;  // an engine that reports none, before LibTorch 2.14
+    }
+}
+
+std::string end_of_connection(const std::string& peer) {
+    return fmt::format("the connection to {} has ended", peer);
+}
+
 }  // namespace
 
 c10::intrusive_ptr<Loss::Future> Loss::unless_lost(const c10::intrusive_ptr<Future>& inner) {
@@ -117,12 +129,18 @@ c10::intrusive_ptr<Loss::Future> Loss::unless_lost(const c10::intrusive_ptr<Futu
             return;  // told already
         }
         if (done.hasError()) {
-            waiting->setError(done.exception_ptr());
+            waiting->setError(loss->naming_peer(done.exception_ptr()));
         } else {
             waiting->markCompleted(done.constValue());
         }
     });
     return outer;
+}
+
+std::exception_ptr Loss::naming_peer(std::exception_ptr failure) const {
+    const std::optional<std::string> peer = ended_peer_();
+    return peer ? std::make_exception_ptr(c10::DistBackendError(*peer, nullptr))
+                : std::move(failure);
 }
 
 Loss::Guard::Guard(Loss& loss, std::function<void()> interrupt) : loss_(loss) {
@@ -138,8 +156,20 @@ Loss::Guard::~Guard() {
     loss_.interrupts_.erase(place_);
 }
 
-void Loss::check() const {
-    if (!is_lost_) {
+bool Loss::find() {
+    std::vector<c10::intrusive_ptr<c10d::Backend>> engines;
+    {
+        const std::lock_guard lock(mutex_);
+        engines = engines_;
+    }
+    if (std::any_of(engines.begin(), engines.end(), has_reported_error)) {
+        begin_to_lose("NCCL has reported an error; c10d has written the reason to stderr");
+    }
+    return is_lost_;
+}
+
+void Loss::check() {
+    if (!find()) {
         return;
     }
     const std::lock_guard lock(mutex_);
@@ -342,6 +372,19 @@ void PeerWatch::shut_down() {
     }
 }
 
+std::optional<std::string> PeerWatch::ended() const {
+    if (const Connection* const first = first_ended_) {
+        return end_of_connection(first->peer);
+    }
+    for (const Connection& connection : connections_) {
+        pollfd end{.fd = connection.fd.get(), .events = POLLRDHUP, .revents = 0};
+        if (::poll(&end, 1, 0) > 0) {
+            return end_of_connection(connection.peer);
+        }
+    }
+    return std::nullopt;
+}
+
 void PeerWatch::watch() {
     epoll_event event{};
     int count = 0;
@@ -351,6 +394,8 @@ void PeerWatch::watch() {
     if (count != 1 || event.data.u64 == kWake || is_standing_down_) {
         return;
     }
+    const Connection& first = connections_[event.data.u64];
+    first_ended_ = &first;
     pollfd wake{.fd = wake_.get(), .events = POLLIN, .revents = 0};
     const auto grace = static_cast<int>(limits_.loss_grace.count());
     if (::poll(&wake, 1, grace) != 0 || is_standing_down_) {
@@ -358,8 +403,7 @@ void PeerWatch::watch() {
     }
     // Without a wait for the aborts: whoever destroys this object joins this thread.
     shut_down();
-    loss_->begin_to_lose(
-        fmt::format("the connection to {} has ended", connections_[event.data.u64].peer));
+    loss_->begin_to_lose(end_of_connection(first.peer));
 }
 
 }  // namespace ddprun::worker

@@ -42,7 +42,14 @@ public:
 
     explicit Loss(const RuntimeLimits& limits = {}) : limits_(limits) {}
 
-    /// Becomes what `inner` becomes, or an error once a rank is lost.
+    /// Has `ended` name the peer whose connection has ended, if one has: of a connection's end
+    /// engines tell an address at best. Before the first operation.
+    void ask_for_peer(std::function<std::optional<std::string>()> ended) {
+        ended_peer_ = std::move(ended);
+    }
+
+    /// Becomes what `inner` becomes, or an error once a rank is lost. An error of `inner` names the
+    /// peer whose connection has ended.
     [[nodiscard]] c10::intrusive_ptr<Future> unless_lost(const c10::intrusive_ptr<Future>& inner);
 
     /// Calls `interrupt` when a rank is lost, at once if one is already, until the guard ends. It
@@ -59,8 +66,12 @@ public:
         std::map<const Guard*, std::function<void()>>::iterator place_;
     };
 
-    /// Throws if a rank is lost.
-    void check() const;
+    /// Throws if find() finds that a rank is lost.
+    void check();
+    /// True if a rank is lost. Asks the engines, too: c10d aborts one that has reported an error,
+    /// so then a rank is lost as well.
+    [[nodiscard]] bool find();
+    /// The same without asking.
     [[nodiscard]] bool is_lost() const { return is_lost_; }
 
     /// Aborts `engine` once a rank is lost, at once if one is already: by that end the waits that
@@ -81,10 +92,12 @@ public:
 
 private:
     c10::intrusive_ptr<Future> take(const Future* key);
+    [[nodiscard]] std::exception_ptr naming_peer(std::exception_ptr failure) const;
     void abort_aside(std::function<void()> abort);
     void wait_for_aborts();
 
     RuntimeLimits limits_;
+    std::function<std::optional<std::string>()> ended_peer_ = [] { return std::nullopt; };
     std::atomic<bool> is_lost_ = false;
     mutable std::mutex mutex_;
     std::multiset<std::thread::id> tellers_;  ///< threads in begin_to_lose() or in an abort
@@ -130,6 +143,10 @@ public:
     /// The end of a connection is no news any more: the ranks leave. From any thread.
     void stand_down() { is_standing_down_ = true; }
 
+    /// Names the peer of the connection that has ended, the first one as far as that is known; none
+    /// if all go on. For who has noticed it before this object says so. From any thread.
+    [[nodiscard]] std::optional<std::string> ended() const;
+
     /// How many connections it watches.
     [[nodiscard]] std::size_t watched() const { return connections_.size(); }
 
@@ -146,6 +163,7 @@ private:
     std::vector<Connection> connections_;
     std::shared_ptr<Loss> loss_;
     RuntimeLimits limits_;
+    std::atomic<const Connection*> first_ended_ = nullptr;
     std::atomic<bool> is_standing_down_ = false;
     UniqueFd events_;
     UniqueFd wake_;

@@ -122,15 +122,21 @@ struct ProcessGroup::State {
 
     /// Connects to all others over Gloo; throws what c10d throws, with nothing left to cut: `group`
     /// is there once all that cut() and end() need is.
+    /// What `whole` loses, of which this is to be a part, ends it, too.
     static std::shared_ptr<State> connect(const c10::intrusive_ptr<c10d::Store>& store,
-                                          const worker::BackendPlace& at, const std::string& name) {
+                                          const worker::BackendPlace& at, const std::string& name,
+                                          worker::Loss* whole = nullptr) {
         auto state = std::make_shared<State>();
         state->store = store;
         state->at = at;
-        worker::Gloo gloo =
-            worker::make_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store), at);
+        worker::Gloo gloo = worker::make_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", store),
+                                              at, whole != nullptr ? *whole : *state->loss);
         state->gloo = worker::make_guarded(std::move(gloo.backend), state->loss);
         state->watch = std::make_shared<worker::PeerWatch>(gloo.connections, state->loss);
+        state->loss->ask_for_peer([watch = std::weak_ptr(state->watch)] {
+            const auto ours = watch.lock();
+            return ours ? ours->ended() : std::nullopt;
+        });
         tell_unwatched(at, state->watch->watched());
         const auto group = c10::make_intrusive<worker::TimedGroup>(store, at.rank, at.world_size);
         group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, state->gloo);
@@ -163,12 +169,14 @@ struct ProcessGroup::State {
     }
 
     Error broken_by(const std::string& what, const std::exception& failure) {
+        // An engine knows addresses at best.
+        const std::string reason = watch->ended().value_or(worker::first_line(failure));
         broken = Error{
             ErrorCode::ConnectionLost,
             fmt::format("{} failed on rank {} of {}: {}; a peer died, was late, or called another "
                         "collective",
-                        what, at.rank, at.world_size, worker::first_line(failure))};
-        cut(worker::first_line(failure));
+                        what, at.rank, at.world_size, reason)};
+        cut(reason);
         return *broken;
     }
 
@@ -607,7 +615,7 @@ Result<std::optional<ProcessGroup>> ProcessGroup::subgroup(const std::vector<int
     try {
         const auto part = State::connect(
             c10::make_intrusive<c10d::PrefixStore>(fmt::format("part/{}", number), state_->store),
-            at, fmt::format("{}/{}", state_->group->getGroupName(), number));
+            at, fmt::format("{}/{}", state_->group->getGroupName(), number), state_->loss.get());
         part->use_gpu();
         part->stop_ballot.is_adding_up = state_->stop_ballot.is_adding_up;
         part->waited_ns = state_->waited_ns;

@@ -55,7 +55,7 @@ struct Worker::State {
     /// The training's numbers may then come of a GPU's memory that holds anything. Any thread.
     [[nodiscard]] bool is_lost() const {
         const ProcessGroup* const all = joined();
-        return all != nullptr && all->loss()->is_lost();
+        return all != nullptr && all->loss()->find();
     }
 
     [[nodiscard]] bool is_stop_wanted() const { return page.stop_request().has_value(); }

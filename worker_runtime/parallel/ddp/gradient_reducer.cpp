@@ -29,6 +29,18 @@ void give_to_all(const ProcessGroup& group, const std::vector<torch::Tensor>& te
     }
 }
 
+/// Compares the parameters' shapes with the other ranks'. What is compared may be anything once a
+/// rank is lost: then that is the error.
+void compare_shapes(const ProcessGroup& group, const std::vector<torch::Tensor>& parameters) {
+    try {
+        c10d::verify_params_across_processes(group.c10d(), parameters, std::nullopt);
+    } catch (const std::exception&) {
+        group.loss()->check();
+        throw;
+    }
+    group.loss()->check();
+}
+
 /// Buckets of indices into `parameters`, in the order in which backward fills them: the last layers
 /// come first.
 std::vector<std::vector<std::size_t>> lay_out(const std::vector<torch::Tensor>& parameters,
@@ -210,7 +222,7 @@ GradientReducer::GradientReducer(torch::nn::Module& network, ProcessGroup group,
     }
     TORCH_CHECK(!parameters.empty(),
                 "DistributedDataParallel: the network has no parameter that takes a gradient");
-    c10d::verify_params_across_processes(engine_->group.c10d(), parameters, std::nullopt);
+    compare_shapes(engine_->group, parameters);
     std::vector<torch::Tensor> all = network.parameters();
     const std::vector<torch::Tensor> buffers = network.buffers();
     all.insert(all.end(), buffers.begin(), buffers.end());

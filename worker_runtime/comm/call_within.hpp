@@ -1,0 +1,17 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string_view>
+
+namespace ddprun::worker {
+
+class Loss;
+
+/// Calls `call`, whose own bounds are none or other ones, on a thread of its own with all signals
+/// blocked. Throws what it throws, what `loss` is told, and `late`, with the time, after `bound`:
+/// then the call goes on, on a thread that nobody joins, so it owns all that it uses.
+void call_within(std::chrono::milliseconds bound, Loss& loss, std::string_view late,
+                 std::function<void()> call);
+
+}  // namespace ddprun::worker
