@@ -19,7 +19,8 @@ only if nothing failed. What is skipped is said aloud.
                     checkpoints on a real NFS,
                     the packages for x86-64 and for arm64 (under an emulator, with its unit and
                     scenario tests),
-                    the worker runtime on a fake GPU (scripts/setup.sh --fake-gpu),
+                    the worker runtime on a fake GPU (scripts/setup.sh --fake-gpu), with 100 kills
+                    at each place of a step in place of 4,
                     the thread sanitizer on everything, the quick tests 50 times over, 200
                     kills of the C++ training in place of 20 and 50 of a pair of networks in
                     place of 5, 100,000 steps of it in one process,
@@ -187,7 +188,7 @@ a C++ training with the installed runtime" release -L full
         left_out+=("compiling the runtime with LibTorch 2.11: its headers could not be had")
     fi
     if [ -e .venv/fake-gpu/LibTorch-for-CUDA.txt ]; then
-        test_on_fake_gpu
+        DDPRUN_GPU_KILLS=100 test_on_fake_gpu
     else
         left_out+=("the worker runtime on a fake GPU: its LibTorch could not be had")
     fi

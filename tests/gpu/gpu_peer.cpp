@@ -3,7 +3,8 @@
 // refused, 1 with a line that starts with "wrong:" when something is not as it must be.
 //
 // No rank, for the test's script, which needs no PyTorch then: `gpu_peer gpus` says how many GPUs
-// there are, and the UUID of the first; `gpu_peer store` serves a store until its stdin is closed.
+// there are, and the UUID of the first; `gpu_peer stores` serves a store for each line `open` of
+// its stdin, whose port it says, until `close PORT` or the end of stdin.
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <iostream>
 #include <map>
 #include <string>
 #include <vector>
@@ -208,14 +210,23 @@ int tell_gpus() {
 }
 
 /// c10d's own: a machine with nothing but LibTorch has no other.
-int serve_store() {
-    c10d::TCPStoreOptions options;
-    options.port = 0;
-    options.isServer = true;
-    options.waitWorkers = false;
-    const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-    say(fmt::format("port {}", store->getPort()));
-    while (std::getchar() != EOF) {}
+int serve_stores() {
+    std::map<int, c10::intrusive_ptr<c10d::TCPStore>> stores;
+    for (std::string order; std::cin >> order;) {
+        if (order == "open") {
+            c10d::TCPStoreOptions options;
+            options.port = 0;
+            options.isServer = true;
+            options.waitWorkers = false;
+            const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+            stores[store->getPort()] = store;
+            say(fmt::format("port {}", store->getPort()));
+        } else {
+            int port = 0;
+            std::cin >> port;
+            stores.erase(port);
+        }
+    }
     return 0;
 }
 
@@ -223,7 +234,7 @@ int serve_store() {
 
 int main(int argc, char** argv) {
     const std::map<std::string, std::function<int()>> services = {{"gpus", tell_gpus},
-                                                                  {"store", serve_store}};
+                                                                  {"stores", serve_stores}};
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
         {"hold", hold}, {"lose", lose}, {"start", start}, {"train", train}, {"wait", wait}};
     torch::set_num_threads(1);

@@ -1,5 +1,7 @@
-"""What the tests on GPUs start: generations of ranks, and the store that the ranks meet in."""
+"""What the tests on GPUs start: generations of ranks, and the stores that ranks meet in."""
 
+import atexit
+import functools
 import os
 import re
 import select
@@ -9,33 +11,54 @@ import time
 DEADLINE = 180  # seconds, for what hangs
 
 
-class Store:
-    """A store of c10d's, in a process of its own: `gpu_peer store`."""
+class Stores:
+    """Stores of c10d's, in a process of their own, `gpu_peer stores`: LibTorch is loaded once."""
 
     def __init__(self, program):
-        self.process = subprocess.Popen([program, "store"], stdin=subprocess.PIPE,
+        self.process = subprocess.Popen([program, "stores"], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
+        atexit.register(self.process.communicate)
+
+    def open(self):
+        """The port of a new one."""
+        self.tell("open")
         line = self.process.stdout.readline()
         if not line.startswith("port "):
-            raise RuntimeError(f"{program} store says {line!r}")
-        self.port = int(line.split()[1])
+            raise RuntimeError(f"the process that serves stores says {line!r}")
+        return int(line.split()[1])
 
-    def close(self):
-        self.process.communicate()
+    def close(self, port):
+        self.tell(f"close {port}")
+
+    def tell(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+
+@functools.cache
+def stores_of(program):
+    return Stores(program)
+
+
+def count_gpus(program):
+    """How many the built program sees."""
+    return int(subprocess.run([program, "gpus"], check=True, capture_output=True,
+                              text=True).stdout.split()[0])
 
 
 class Ranks:
     """A generation of processes that take their place from the environment."""
 
-    def __init__(self, world, program, store, variables=None, of_rank=None):
-        """`store` is a program that serves one."""
-        self.store = Store(store)
+    def __init__(self, world, program, stores, variables=None, of_rank=None):
+        """`stores` is a program that serves stores."""
+        self.stores = stores_of(stores)
+        self.port = self.stores.open()
         self.outputs = [b"" for _ in range(world)]
         self.processes = []
         for rank in range(world):
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world,
                      "LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1",
-                     "MASTER_PORT": self.store.port,
+                     "MASTER_PORT": self.port,
                      "TORCHELASTIC_USE_AGENT_STORE": "True", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
             place.update(variables or {})
             place.update((of_rank or {}).get(rank, {}))
@@ -54,7 +77,7 @@ class Ranks:
             process.wait()
             process.stdout.close()
             process.stdin.close()
-        self.store.close()
+        self.stores.close(self.port)
 
     def read(self, rank, seconds):
         """More of what the rank says, within so many seconds; false at its end."""

@@ -67,6 +67,7 @@ std::string state_folder() {
 Settings read_settings() {
     constexpr long kMostMib = 1 << 20;
     constexpr long kMostMicroseconds = 60'000'000;
+    constexpr long kMostMilliseconds = 60'000;
     constexpr long kMostTasks = 1'000'000'000;
     return {
         .gpu_count = static_cast<int>(number("COUNT", kDefaultGpus, 0, kMostGpus)),
@@ -80,6 +81,7 @@ Settings read_settings() {
         .is_traced = is_set("TRACE"),
         .is_death_noticed = is_network(),
         .nccl_faults = variable("NCCL_FAULT"),
+        .exit_delay = std::chrono::milliseconds(number("EXIT_DELAY_MS", 0, 0, kMostMilliseconds)),
         .broken_task = number("BREAK_AT_TASK", -1, -1, kMostTasks),
     };
 }

@@ -18,7 +18,9 @@ struct Settings {
     bool is_traced = false;                  ///< each operator writes a line to stderr
     bool is_death_noticed = false;           ///< a connection over a network ends with its peer
     std::string nccl_faults;                 ///< as nccl/faults.hpp reads it
-    long broken_task = -1;                   ///< this task of the process breaks its GPU
+    /// What ends the process waits so long once LibTorch's static objects are gone.
+    std::chrono::milliseconds exit_delay{};
+    long broken_task = -1;  ///< this task of the process breaks its GPU
 };
 
 /// Read once. An unusable value ends the process with a line that names its variable.
