@@ -20,8 +20,10 @@ struct RuntimeLimits {
     Milliseconds late_answer{1000};
     /// NCCL's own time-out comes so much after a group's: it ends the process, the group's does not
     Milliseconds nccl_timeout_slack{600'000};
-    /// c10d waits four times as long, for its flight recorder, before it aborts a communicator that
-    /// has reported an error; unless TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC is set
+    /// Gloo's own time-out for joining comes so much before the group's: its text says more
+    Milliseconds gloo_join_slack{1000};
+    /// TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC, unless it is set: c10d waits four times as long for its
+    /// flight recorder before it aborts a communicator that has reported an error
     Milliseconds nccl_dump_wait{250};
     /// files that the program may still open once the connections to other ranks are watched: as
     /// many as most systems grant a small job in all, less what it has open itself; half of what

@@ -115,11 +115,13 @@ class LossesOnGpu(unittest.TestCase):
         place, nanoseconds, why = re.search(r"^lost in (\w+) at (\d+): (.*)$", text,
                                             re.MULTILINE).groups()
         self.assertRegex(why, pattern)
+        if place != "init":
+            self.assertRegex(text, "(?m)^holds ")
         return place, int(nanoseconds)
 
     def kill_at(self, place):
         """A generation in which a rank dies there; where the other one learnt of it, and after how
-        many milliseconds. None if the training was over first."""
+        many milliseconds."""
         victim = self.dice.randrange(WORLD)
         survivor = 1 - victim
         step = 0 if place == "init" else self.dice.randrange(1, 4)
@@ -130,7 +132,9 @@ class LossesOnGpu(unittest.TestCase):
             died = ranks.text(victim)
             self.undisturbed.require(died)
             self.assertEqual(ranks.processes[victim].returncode, KILLED, died)
-            where, when = self.require_lost(ranks, survivor, f"rank {victim}\\b|could not join")
+            where, when = self.require_lost(
+                ranks, survivor,
+                f"rank {victim} at" + ("|could not join" if place == "init" else ""))
         dead = int(re.search(r"^dies at (\d+)$", died, re.MULTILINE)[1])
         return where, (when - dead) / 1e6
 
@@ -155,7 +159,7 @@ class LossesOnGpu(unittest.TestCase):
 
     def fail_at(self, fault, timeout_ms=LONG_MS):
         """A generation in which NCCL fails so for one rank; the two, and that one."""
-        if not options.fake_gpu:
+        if not options.fake_gpu or options.on == "cpu":
             self.skipTest("needs a fault of the fake GPU (--fake-gpu)")
         at = "" if fault.startswith("init-") else f"@{self.dice.randrange(OPERATIONS)}"
         victim = self.dice.randrange(WORLD)

@@ -26,7 +26,7 @@ struct BackendPlace {
     std::chrono::milliseconds timeout{};
 };
 
-/// Of join_timeout's end.
+/// The error at the end of join_timeout.
 constexpr const char* kNotConnected = "not all ranks are connected";
 
 struct Gloo {
@@ -35,9 +35,10 @@ struct Gloo {
     GroupConnections connections;
 };
 
-/// Connects to all others; the ranks tell each other the addresses of their ends. Throws after
-/// `place.join_timeout`, and when `loss` is told of a lost rank. Gloo by itself waits five times as
-/// long for a rank that has told its address and died.
+/// Connects to all others, with join_timeout as the time-out of its collectives; the ranks tell
+/// each other the addresses of their ends. Throws after `place.join_timeout`, and when `loss` is
+/// told of a lost rank. Gloo by itself waits five times as long for a rank that has told its
+/// address and died.
 [[nodiscard]] Gloo make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                              const BackendPlace& place, Loss& loss);
 
@@ -66,7 +67,8 @@ struct Gpu {
 /// For the current device, and not connected yet: eagerConnectSingleDevice() does that. Its own
 /// log lines call it `name`. Points NCCL at the interface that has `place.local_address`, unless
 /// the environment says NCCL_SOCKET_IFNAME, and has an error of NCCL end no process, unless it says
-/// TORCH_NCCL_ASYNC_ERROR_HANDLING with another value than torchrun's.
+/// TORCH_NCCL_ASYNC_ERROR_HANDLING with another value than torchrun's. Ends when the process does,
+/// if it is still there.
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> make_nccl(
     const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place,
     const std::string& name);

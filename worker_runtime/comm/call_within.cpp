@@ -1,5 +1,6 @@
 #include "worker_runtime/comm/call_within.hpp"
 
+#include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <memory>
@@ -17,6 +18,8 @@
 namespace ddprun::worker {
 
 namespace {
+
+constexpr std::chrono::milliseconds kLongest = std::chrono::years(1);
 
 /// The outcome of a call on a thread of its own.
 struct Attempt {
@@ -51,7 +54,13 @@ void call_within(std::chrono::milliseconds bound, Loss& loss, std::string_view l
         attempt->changed.notify_all();
     });
     std::unique_lock lock(attempt->mutex);
-    attempt->changed.wait_for(lock, bound, [&] { return attempt->is_over || loss.is_lost(); });
+    const auto is_over = [&] { return attempt->is_over || loss.is_lost(); };
+    if (bound.count() > 0) {
+        // A clock's time must be able to hold the end.
+        attempt->changed.wait_for(lock, std::min(bound, kLongest), is_over);
+    } else {
+        attempt->changed.wait(lock, is_over);
+    }
     if (attempt->failure) {
         std::rethrow_exception(attempt->failure);
     }

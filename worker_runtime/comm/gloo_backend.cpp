@@ -128,11 +128,12 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> options_for(const BackendPla
 Gloo make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place,
                Loss& loss) {
     const auto gloo = std::make_shared<Gloo>();
-    call_within(place.join_timeout, loss, kNotConnected, [gloo, store, place] {
+    // Gloo's own time-out says more, and leaves no thread.
+    const auto bound = place.join_timeout + RuntimeLimits{}.gloo_join_slack;
+    call_within(bound, loss, kNotConnected, [gloo, store, place] {
         auto backend = c10::make_intrusive<BreakableGloo>(store, place.rank, place.world_size,
                                                           options_for(place));
         gloo->connections = backend->exchange_ends();
-        backend->setTimeout(place.timeout);
         gloo->backend = std::move(backend);
     });
     return std::move(*gloo);

@@ -1,4 +1,5 @@
 #include <ATen/cuda/CUDAContext.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -7,10 +8,11 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <fmt/format.h>
@@ -60,49 +62,72 @@ void clean_up_on_errors() {
     if (set == nullptr || std::string_view(set) == std::to_string(c10d::TearDown)) {
         (void)setenv(kVariable, std::to_string(c10d::CleanUpOnly).c_str(), /*overwrite=*/1);
     }
-    (void)setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC",
-                 std::to_string(RuntimeLimits{}.nccl_dump_wait.count()).c_str(), kOnlyIfUnset);
+    // Who asks for dumps at a time-out gets the time for them.
+    if (std::getenv("TORCH_NCCL_DUMP_ON_TIMEOUT") == nullptr) {
+        (void)setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC",
+                     std::to_string(RuntimeLimits{}.nccl_dump_wait.count()).c_str(), kOnlyIfUnset);
+    }
 }
 
-using Engine = c10::intrusive_ptr<c10d::Backend>;
-
-/// The engines that there still are when main() returns or exit() is called: those of a group that
-/// has failed, say. c10d's watchdog of one looks at CUDA ten times a second through static objects
-/// of LibTorch, and the process would crash once those are gone.
+/// The engines that there are. c10d's watchdog of one looks at CUDA ten times a second through
+/// static objects of LibTorch: at the end of a process whose group has failed, say, it would crash
+/// once those are gone. So what there still is when main() returns or exit() is called ends first.
 class EnginesAtExit {
 public:
-    static void add(const Engine& engine) {
+    /// Never destroyed: a handler of exit() needs it, and that can be given nothing.
+    static EnginesAtExit& all() {
+        static EnginesAtExit& made = *std::make_unique<EnginesAtExit>().release();
+        return made;
+    }
+
+    void add(c10d::Backend* engine) {
         // What LibTorch makes at its first look at a GPU is to be there before the handler is
         // known: the last to come goes first.
         (void)c10::cuda::hasPrimaryContext(c10::cuda::current_device());
-        // Never destroyed: the handler needs it.
-        static EnginesAtExit& all = *std::make_unique<EnginesAtExit>().release();
-        [[maybe_unused]] static const int registered = std::atexit([] { all.end(); });
-        const std::lock_guard lock(all.mutex_);
-        std::erase_if(all.engines_, [](const auto& earlier) { return earlier.expired(); });
-        all.engines_.emplace_back(engine);
+        [[maybe_unused]] static const int registered = std::atexit([] { all().end(); });
+        const std::lock_guard lock(mutex_);
+        engines_.insert(engine);
+    }
+
+    void remove(c10d::Backend* engine) {
+        const std::lock_guard lock(mutex_);
+        engines_.erase(engine);
     }
 
 private:
     void end() {
-        const std::lock_guard lock(mutex_);
-        for (const c10::weak_intrusive_ptr<c10d::Backend>& one : engines_) {
-            if (const Engine engine = one.lock()) {
-                try {
-                    Loss none;
-                    call_within(RuntimeLimits{}.abort_wait, none, "NCCL goes on", [engine] {
-                        engine->abort();
-                        engine->shutdown();  // waits for the watchdog
-                    });
-                } catch (const std::exception&) {
-                    // The process ends, whatever becomes of it.
+        const std::lock_guard lock(mutex_);  // none is destroyed meanwhile
+        if (engines_.empty() || getpid() != process_) {
+            return;
+        }
+        try {
+            Loss none;
+            call_within(RuntimeLimits{}.abort_wait, none, "NCCL goes on", [engines = engines_] {
+                for (c10d::Backend* const engine : engines) {
+                    engine->abort();
+                    engine->shutdown();  // waits for the watchdog
                 }
-            }
+            });
+        } catch (const std::exception&) {
+            // The process ends, whatever becomes of it.
         }
     }
 
+    const pid_t process_ = getpid();  ///< a forked child has the objects, and not their threads
     std::mutex mutex_;
-    std::vector<c10::weak_intrusive_ptr<c10d::Backend>> engines_;
+    std::set<c10d::Backend*> engines_;
+};
+
+class EngineUntilExit final : public c10d::ProcessGroupNCCL {
+public:
+    template <typename... Arguments>
+    explicit EngineUntilExit(Arguments&&... arguments)
+        : ProcessGroupNCCL(std::forward<Arguments>(arguments)...) {
+        EnginesAtExit::all().add(this);
+    }
+    ~EngineUntilExit() override { EnginesAtExit::all().remove(this); }
+    EngineUntilExit(const EngineUntilExit&) = delete;
+    EngineUntilExit& operator=(const EngineUntilExit&) = delete;
 };
 
 }  // namespace
@@ -116,10 +141,8 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
     auto options = c10d::ProcessGroupNCCL::Options::create();
     options->timeout = place.timeout + RuntimeLimits{}.nccl_timeout_slack;
     options->group_name = name;
-    Engine engine =
-        c10::make_intrusive<c10d::ProcessGroupNCCL>(store, place.rank, place.world_size, options);
-    EnginesAtExit::add(engine);
-    return engine;
+    return c10::make_intrusive<EngineUntilExit>(store, place.rank, place.world_size,
+                                                std::move(options));
 }
 
 }  // namespace ddprun::worker

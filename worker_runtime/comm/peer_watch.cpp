@@ -23,6 +23,7 @@
 
 #include "base/os/signals_blocked.hpp"
 #include "base/whole_number.hpp"
+#include "worker_runtime/comm/exception_text.hpp"
 
 namespace ddprun::worker {
 
@@ -129,7 +130,7 @@ c10::intrusive_ptr<Loss::Future> Loss::unless_lost(const c10::intrusive_ptr<Futu
             return;  // told already
         }
         if (done.hasError()) {
-            waiting->setError(loss->naming_peer(done.exception_ptr()));
+            waiting->setError(loss->explained(done.exception_ptr()));
         } else {
             waiting->markCompleted(done.constValue());
         }
@@ -137,10 +138,18 @@ c10::intrusive_ptr<Loss::Future> Loss::unless_lost(const c10::intrusive_ptr<Futu
     return outer;
 }
 
-std::exception_ptr Loss::naming_peer(std::exception_ptr failure) const {
-    const std::optional<std::string> peer = ended_peer_();
-    return peer ? std::make_exception_ptr(c10::DistBackendError(*peer, nullptr))
-                : std::move(failure);
+std::exception_ptr Loss::explained(const std::exception_ptr& failure) const {
+    try {
+        std::rethrow_exception(failure);
+    } catch (const std::exception& told) {
+        const std::string text = first_line(told);
+        const std::string explained = explain_(text);
+        return explained == text
+                   ? failure
+                   : std::make_exception_ptr(c10::DistBackendError(explained, nullptr));
+    } catch (...) {
+        return failure;
+    }
 }
 
 Loss::Guard::Guard(Loss& loss, std::function<void()> interrupt) : loss_(loss) {
@@ -367,6 +376,7 @@ void PeerWatch::cut(const std::string& why) {
 }
 
 void PeerWatch::shut_down() {
+    expect_cut();
     for (const Connection& connection : connections_) {
         (void)::shutdown(connection.fd.get(), SHUT_RDWR);
     }
@@ -379,10 +389,16 @@ std::optional<std::string> PeerWatch::ended() const {
     for (const Connection& connection : connections_) {
         pollfd end{.fd = connection.fd.get(), .events = POLLRDHUP, .revents = 0};
         if (::poll(&end, 1, 0) > 0) {
-            return end_of_connection(connection.peer);
+            // The look came first: an end before the cut is the peer's.
+            return is_cut_ ? std::nullopt : std::optional(end_of_connection(connection.peer));
         }
     }
     return std::nullopt;
+}
+
+std::string PeerWatch::explained(const std::string& failure) const {
+    const std::optional<std::string> end = ended();
+    return end && !failure.starts_with(*end) ? fmt::format("{} ({})", *end, failure) : failure;
 }
 
 void PeerWatch::watch() {
@@ -395,7 +411,9 @@ void PeerWatch::watch() {
         return;
     }
     const Connection& first = connections_[event.data.u64];
-    first_ended_ = &first;
+    if (!is_cut_) {
+        first_ended_ = &first;
+    }
     pollfd wake{.fd = wake_.get(), .events = POLLIN, .revents = 0};
     const auto grace = static_cast<int>(limits_.loss_grace.count());
     if (::poll(&wake, 1, grace) != 0 || is_standing_down_) {

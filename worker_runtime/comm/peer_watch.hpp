@@ -42,14 +42,14 @@ public:
 
     explicit Loss(const RuntimeLimits& limits = {}) : limits_(limits) {}
 
-    /// Has `ended` name the peer whose connection has ended, if one has: of a connection's end
-    /// engines tell an address at best. Before the first operation.
-    void ask_for_peer(std::function<std::optional<std::string>()> ended) {
-        ended_peer_ = std::move(ended);
+    /// Has `explain` add the rank to what an engine says of a failure: an engine knows addresses at
+    /// best. To be called before the first operation.
+    void explain_by(std::function<std::string(const std::string& failure)> explain) {
+        explain_ = std::move(explain);
     }
 
-    /// Becomes what `inner` becomes, or an error once a rank is lost. An error of `inner` names the
-    /// peer whose connection has ended.
+    /// Becomes what `inner` becomes, or an error once a rank is lost. An error of `inner` is
+    /// explained.
     [[nodiscard]] c10::intrusive_ptr<Future> unless_lost(const c10::intrusive_ptr<Future>& inner);
 
     /// Calls `interrupt` when a rank is lost, at once if one is already, until the guard ends. It
@@ -71,7 +71,7 @@ public:
     /// True if a rank is lost. Asks the engines, too: c10d aborts one that has reported an error,
     /// so then a rank is lost as well.
     [[nodiscard]] bool find();
-    /// The same without asking.
+    /// What find() has found; no engine is asked.
     [[nodiscard]] bool is_lost() const { return is_lost_; }
 
     /// Aborts `engine` once a rank is lost, at once if one is already: by that end the waits that
@@ -92,12 +92,14 @@ public:
 
 private:
     c10::intrusive_ptr<Future> take(const Future* key);
-    [[nodiscard]] std::exception_ptr naming_peer(std::exception_ptr failure) const;
+    [[nodiscard]] std::exception_ptr explained(const std::exception_ptr& failure) const;
     void abort_aside(std::function<void()> abort);
     void wait_for_aborts();
 
     RuntimeLimits limits_;
-    std::function<std::optional<std::string>()> ended_peer_ = [] { return std::nullopt; };
+    std::function<std::string(const std::string&)> explain_ = [](const std::string& failure) {
+        return failure;
+    };
     std::atomic<bool> is_lost_ = false;
     mutable std::mutex mutex_;
     std::multiset<std::thread::id> tellers_;  ///< threads in begin_to_lose() or in an abort
@@ -140,12 +142,16 @@ public:
     /// returns. From any thread.
     void cut(const std::string& why);
 
+    /// Connections that end from now on are no peer's doing: their owner ends them. From any
+    /// thread.
+    void expect_cut() { is_cut_ = true; }
+
     /// The end of a connection is no news any more: the ranks leave. From any thread.
     void stand_down() { is_standing_down_ = true; }
 
-    /// Names the peer of the connection that has ended, the first one as far as that is known; none
-    /// if all go on. For who has noticed it before this object says so. From any thread.
-    [[nodiscard]] std::optional<std::string> ended() const;
+    /// `failure`, behind the name of the rank whose connection had ended before this one was cut,
+    /// if there is one. From any thread.
+    [[nodiscard]] std::string explained(const std::string& failure) const;
 
     /// How many connections it watches.
     [[nodiscard]] std::size_t watched() const { return connections_.size(); }
@@ -156,6 +162,7 @@ private:
         std::string peer;
     };
 
+    [[nodiscard]] std::optional<std::string> ended() const;
     void find_connections(const GroupConnections& group);
     void shut_down();
     void watch();
@@ -164,6 +171,7 @@ private:
     std::shared_ptr<Loss> loss_;
     RuntimeLimits limits_;
     std::atomic<const Connection*> first_ended_ = nullptr;
+    std::atomic<bool> is_cut_ = false;
     std::atomic<bool> is_standing_down_ = false;
     UniqueFd events_;
     UniqueFd wake_;

@@ -122,7 +122,7 @@ struct ProcessGroup::State {
 
     /// Connects to all others over Gloo; throws what c10d throws, with nothing left to cut: `group`
     /// is there once all that cut() and end() need is.
-    /// What `whole` loses, of which this is to be a part, ends it, too.
+    /// A rank that `whole` loses ends the connecting, too: the group is to be a part of it.
     static std::shared_ptr<State> connect(const c10::intrusive_ptr<c10d::Store>& store,
                                           const worker::BackendPlace& at, const std::string& name,
                                           worker::Loss* whole = nullptr) {
@@ -133,9 +133,9 @@ struct ProcessGroup::State {
                                               at, whole != nullptr ? *whole : *state->loss);
         state->gloo = worker::make_guarded(std::move(gloo.backend), state->loss);
         state->watch = std::make_shared<worker::PeerWatch>(gloo.connections, state->loss);
-        state->loss->ask_for_peer([watch = std::weak_ptr(state->watch)] {
+        state->loss->explain_by([watch = std::weak_ptr(state->watch)](const std::string& failure) {
             const auto ours = watch.lock();
-            return ours ? ours->ended() : std::nullopt;
+            return ours ? ours->explained(failure) : failure;
         });
         tell_unwatched(at, state->watch->watched());
         const auto group = c10::make_intrusive<worker::TimedGroup>(store, at.rank, at.world_size);
@@ -155,7 +155,8 @@ struct ProcessGroup::State {
                 group->use(deadlines_for_gpu());
             }
         }
-        // Everybody is here. What waits for the store from now on is part of a collective.
+        // Everybody is here. What waits from now on is a collective, or part of one.
+        gloo->setTimeout(at.timeout);
         store->setTimeout(at.timeout);
     }
 
@@ -169,8 +170,7 @@ struct ProcessGroup::State {
     }
 
     Error broken_by(const std::string& what, const std::exception& failure) {
-        // An engine knows addresses at best.
-        const std::string reason = watch->ended().value_or(worker::first_line(failure));
+        const std::string reason = watch->explained(worker::first_line(failure));
         broken = Error{
             ErrorCode::ConnectionLost,
             fmt::format("{} failed on rank {} of {}: {}; a peer died, was late, or called another "
@@ -206,6 +206,7 @@ struct ProcessGroup::State {
     void cut(const std::string& why) { cut(*gloo, *watch, why); }
 
     static void cut(c10d::Backend& gloo, worker::PeerWatch& watch, const std::string& why) {
+        watch.expect_cut();
         try {
             gloo.abort();
         } catch (const std::exception&) {
