@@ -20,6 +20,7 @@ import tempfile
 import unittest
 
 import ranks as of_ranks
+from ranks import say
 
 WORLD = 2
 PLACES = ["init", "copy", "collective", "reducer", "save"]
@@ -29,10 +30,6 @@ BOUND_S = 60  # of a survivor, from the loss to its end
 LOST, KILLED = 4, -9
 OPERATIONS = 12  # of NCCL, that a process does in its first steps
 options = argparse.Namespace()
-
-
-def say(text):
-    print(f"gpu: {text}", flush=True)
 
 
 def program(name):
@@ -77,11 +74,10 @@ class Undisturbed:
         return statistics.median(self.times[place])
 
     def require(self, text):
-        """That all which a rank said is right; the last step that it tells of."""
+        """That all which a rank said is right."""
         told = re.findall(r"^(?:resumed|step|holds) (\d+) (\w{32})", text, re.MULTILINE)
         if "wrong:" in text or any(self.hashes[int(step)] != hash for step, hash in told):
             raise AssertionError(f"not what it is where nobody dies:\n{text}")
-        return int(told[-1][0]) if told else None
 
 
 class LossesOnGpu(unittest.TestCase):
@@ -222,23 +218,13 @@ class LossesOnGpu(unittest.TestCase):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", required=True, type=os.path.abspath)
-    parser.add_argument("--on", choices=["gpu", "cpu"], default="gpu")
-    parser.add_argument("--fake-gpu", default="", help="where the fake GPU's libraries are")
     parser.add_argument("--kills", type=int, default=int(os.environ.get("DDPRUN_GPU_KILLS", 4)))
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    parser.add_argument("tests", nargs="*", help="names, all unless given")
-    parser.parse_args(namespace=options)
-    if options.fake_gpu:
-        # A machine of its own, whatever else runs here.
-        machine = tempfile.TemporaryDirectory(dir="/dev/shm")
-        os.environ["DDPRUN_FAKE_GPU_STATE"] = machine.name
+    of_ranks.read_options(parser, options)
     if options.on == "gpu" and of_ranks.count_gpus(program("gpu_peer")) < WORLD:
         print(f"LEFT OUT: all tests on GPUs: they need {WORLD}", flush=True)
         return 0
-    tests = [f"LossesOnGpu.{name}" for name in options.tests]
-    result = unittest.main(argv=[sys.argv[0], "-v", *tests], exit=False).result
-    return 0 if result.wasSuccessful() else 1
+    return of_ranks.run_tests(LossesOnGpu, options)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,10 @@ import os
 import re
 import select
 import subprocess
+import sys
+import tempfile
 import time
+import unittest
 
 DEADLINE = 180  # seconds, for what hangs
 
@@ -38,6 +41,32 @@ class Stores:
 @functools.cache
 def stores_of(program):
     return Stores(program)
+
+
+def say(text):
+    print(f"gpu: {text}", flush=True)
+
+
+def read_options(parser, options):
+    """Those of `parser`, and those that all of these tests have."""
+    parser.add_argument("--build", required=True, type=os.path.abspath,
+                        help="where the programs were built that are ranks")
+    parser.add_argument("--on", choices=["gpu", "cpu"], default="gpu")
+    parser.add_argument("--fake-gpu", default="", help="where the fake GPU's libraries are")
+    parser.add_argument("tests", nargs="*", help="names, all unless given")
+    parser.parse_args(namespace=options)
+    if options.fake_gpu:
+        # A machine of its own, whatever else runs here.
+        machine = tempfile.TemporaryDirectory(dir="/dev/shm")
+        atexit.register(machine.cleanup)
+        os.environ["DDPRUN_FAKE_GPU_STATE"] = machine.name
+
+
+def run_tests(case, options):
+    """The exit code."""
+    tests = [f"{case.__name__}.{name}" for name in options.tests]
+    result = unittest.main(argv=[sys.argv[0], "-v", *tests], exit=False).result
+    return 0 if result.wasSuccessful() else 1
 
 
 def count_gpus(program):

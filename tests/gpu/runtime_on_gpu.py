@@ -20,14 +20,11 @@ import time
 import unittest
 
 import ranks as of_ranks
+from ranks import say
 
 DEADLINE = of_ranks.DEADLINE
 FAULT = "DDPRUN_FAKE_GPU_NCCL_FAULT"
 options = argparse.Namespace()
-
-
-def say(text):
-    print(f"gpu: {text}", flush=True)
 
 
 def milliseconds_since(start):
@@ -336,26 +333,14 @@ class RuntimeOnGpu(unittest.TestCase):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--build", required=True, help="where gpu_peer and train_digits were built")
-    parser.add_argument("--on", choices=["gpu", "cpu"], default="gpu")
-    parser.add_argument("--fake-gpu", default="", help="where the fake GPU's libraries are")
-    parser.add_argument("tests", nargs="*", help="names, all unless given")
-    parser.parse_args(namespace=options)
-    options.build = os.path.abspath(options.build)
-    if options.fake_gpu:
-        # A machine of its own, whatever else runs here.
-        machine = tempfile.TemporaryDirectory(dir="/dev/shm")
-        os.environ["DDPRUN_FAKE_GPU_STATE"] = machine.name
+    of_ranks.read_options(argparse.ArgumentParser(description=__doc__), options)
     find_gpus()
     if options.on == "gpu" and options.gpus == 0:
         print("LEFT OUT: all tests on GPUs: LibTorch sees none", flush=True)
         return 0
     if options.on == "gpu":
         say(f"{gpu_count()} x {Nvml().name()}, LibTorch {options.libtorch}")
-    tests = [f"RuntimeOnGpu.{name}" for name in options.tests]
-    result = unittest.main(argv=[sys.argv[0], "-v", *tests], exit=False).result
-    return 0 if result.wasSuccessful() else 1
+    return of_ranks.run_tests(RuntimeOnGpu, options)
 
 
 if __name__ == "__main__":

@@ -128,8 +128,10 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> options_for(const BackendPla
 Gloo make_gloo(const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place,
                Loss& loss) {
     const auto gloo = std::make_shared<Gloo>();
-    // Gloo's own time-out says more, and leaves no thread.
-    const auto bound = place.join_timeout + RuntimeLimits{}.gloo_join_slack;
+    // Gloo's own time-out says more, and leaves no thread. 0 stays none.
+    const auto bound = place.join_timeout.count() > 0
+                           ? place.join_timeout + RuntimeLimits{}.gloo_join_slack
+                           : place.join_timeout;
     call_within(bound, loss, kNotConnected, [gloo, store, place] {
         auto backend = c10::make_intrusive<BreakableGloo>(store, place.rank, place.world_size,
                                                           options_for(place));

@@ -62,7 +62,7 @@ void clean_up_on_errors() {
     if (set == nullptr || std::string_view(set) == std::to_string(c10d::TearDown)) {
         (void)setenv(kVariable, std::to_string(c10d::CleanUpOnly).c_str(), /*overwrite=*/1);
     }
-    // Who asks for dumps at a time-out gets the time for them.
+    // A user who asks for dumps at a time-out gets the time for them.
     if (std::getenv("TORCH_NCCL_DUMP_ON_TIMEOUT") == nullptr) {
         (void)setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC",
                      std::to_string(RuntimeLimits{}.nccl_dump_wait.count()).c_str(), kOnlyIfUnset);

@@ -71,7 +71,7 @@ public:
     /// True if a rank is lost. Asks the engines, too: c10d aborts one that has reported an error,
     /// so then a rank is lost as well.
     [[nodiscard]] bool find();
-    /// What find() has found; no engine is asked.
+    /// True if find() has found a loss before; no engine is asked.
     [[nodiscard]] bool is_lost() const { return is_lost_; }
 
     /// Aborts `engine` once a rank is lost, at once if one is already: by that end the waits that

@@ -121,8 +121,8 @@ struct ProcessGroup::State {
     int parts_made = 0;
 
     /// Connects to all others over Gloo; throws what c10d throws, with nothing left to cut: `group`
-    /// is there once all that cut() and end() need is.
-    /// A rank that `whole` loses ends the connecting, too: the group is to be a part of it.
+    /// is there once all that cut() and end() need is. A rank that `whole` loses, of which the
+    /// group is to be a part, ends the connecting, too.
     static std::shared_ptr<State> connect(const c10::intrusive_ptr<c10d::Store>& store,
                                           const worker::BackendPlace& at, const std::string& name,
                                           worker::Loss* whole = nullptr) {
@@ -155,7 +155,7 @@ struct ProcessGroup::State {
                 group->use(deadlines_for_gpu());
             }
         }
-        // Everybody is here. What waits from now on is a collective, or part of one.
+        // Everybody is here. A collective, or a part of one, is all that waits from now on.
         gloo->setTimeout(at.timeout);
         store->setTimeout(at.timeout);
     }

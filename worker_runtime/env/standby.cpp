@@ -79,9 +79,11 @@ std::uint64_t memory_kib() {
     return kib;
 }
 
+using Files = std::map<std::string, std::string>;
+
 /// The program and its libraries, with what they are; one that has gone is "".
-std::map<std::string, std::string> mapped_files() {
-    std::map<std::string, std::string> files;
+Files mapped_files() {
+    Files files;
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
         const std::size_t at = line.find('/');
@@ -100,8 +102,7 @@ std::map<std::string, std::string> mapped_files() {
         [](dl_phdr_info* library, std::size_t /*size*/, void* to) {
             const std::string path = library->dlpi_name;
             if (path.starts_with('/')) {
-                static_cast<std::map<std::string, std::string>*>(to)->emplace(path,
-                                                                              file_identity(path));
+                static_cast<Files*>(to)->emplace(path, file_identity(path));
             }
             return 0;
         },
@@ -220,8 +221,6 @@ private:
     UniqueFd out_;
     UniqueFd err_;
 };
-
-using Files = std::map<std::string, std::string>;
 
 /// Ends the process if one of them is not what it was: its worker starts cold, with what is there.
 void compare(const Files& before, const Agent& agent) {
