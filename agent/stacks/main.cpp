@@ -68,10 +68,11 @@ std::string tracing_note() {
                      scope.substr(0, 1));
 }
 
-/// What the kernel knows, of all workers; then, in the time that is left, what their tools find out
-/// and what their flight recorders write meanwhile. Returns the exit code.
+/// What the kernel knows, of all workers; then what their flight recorders write; then, in the time
+/// that is left, what tools find out: a debugger holds a worker, which then writes no record.
+/// Returns the exit code.
 int save(const std::vector<Worker>& workers, const std::string& program,
-         agent::FlightRecorders& recorders, Instant deadline) {
+         agent::FlightRecorders& recorders, Instant records_until, Instant deadline) {
     for (const Worker& worker : workers) {
         write_text(worker.file, fmt::format("rank {}, process {}\n\n", worker.rank, worker.pid));
         for (const int pid : agent::processes_of_worker(worker.pid)) {
@@ -82,6 +83,7 @@ int save(const std::vector<Worker>& workers, const std::string& program,
     for (const Worker& worker : workers) {
         recorders.ask(worker.rank, agent::processes_of_worker(worker.pid), worker.file.get());
     }
+    recorders.collect(records_until);
     const std::string note = tracing_note();
     std::vector<agent::ToolQueue> queues;
     bool lacks_py_spy = false;
@@ -93,7 +95,6 @@ int save(const std::vector<Worker>& workers, const std::string& program,
         lacks_py_spy = lacks_py_spy || found.lacks_py_spy;
     }
     agent::run_tools(std::move(queues), deadline);
-    recorders.collect(deadline);
     return lacks_py_spy ? agent::kStacksWithoutPySpy : kExitSuccess;
 }
 
@@ -144,5 +145,7 @@ int main(int argc, char** argv) {
         workers.push_back(std::move(*worker));
     }
     agent::FlightRecorders recorders(folder, *bytes_max);
-    return save(workers, program, recorders, begun + std::chrono::milliseconds(*milliseconds));
+    // Of the default of 2 s PyTorch takes one, between two looks whether it is asked.
+    const std::chrono::milliseconds time(*milliseconds);
+    return save(workers, program, recorders, begun + time * 3 / 4, begun + time);
 }

@@ -210,6 +210,8 @@ TEST_CASE("a flight recorder that is on is asked, and its record is kept beside 
     const bool is_told_where = GENERATE(true, false);
     CAPTURE(is_told_where);
     Cluster cluster;
+    // As a debugger does.
+    fake_tool(cluster, "eu-stack", "kill -STOP $2; exec /bin/sleep 1000");
     std::map<std::string, std::string> env = only_tools(cluster);
     env["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = cluster.dir() / "ask";
     if (is_told_where) {

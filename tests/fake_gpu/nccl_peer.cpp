@@ -315,6 +315,24 @@ int sums(const Place& place) {
     return 0;
 }
 
+/// All compute for a while. Then rank 0 launches a collective that the others do not launch.
+int behind(const Place& place) {
+    constexpr std::chrono::seconds kWork{3};
+    const Group group = connect(place);
+    const at::Tensor numbers = filled(place, 1);
+    all_reduce(group, numbers);
+    for (const auto end = Clock::now() + kWork; Clock::now() < end;) {
+        numbers.add_(1);
+        torch::cuda::synchronize(place.device.index());
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    if (place.rank == 0) {
+        all_reduce(group, numbers);
+    }
+    say("waiting");
+    hang();
+}
+
 /// NCCL alone, whose initialisation is told to hang: ncclCommAbort() ends it.
 int abort_init(const Place& place) {
     ncclUniqueId id;
@@ -359,11 +377,8 @@ int order(const Place& place) {
 
 int main(int argc, char** argv) {
     const std::map<std::string, std::function<int(const Place&)>> scenarios = {
-        {"abort_init", abort_init},
-        {"collectives", collectives},
-        {"lonely", lonely},
-        {"order", order},
-        {"sums", sums}};
+        {"abort_init", abort_init}, {"behind", behind}, {"collectives", collectives},
+        {"lonely", lonely},         {"order", order},   {"sums", sums}};
     torch::set_num_threads(1);
     try {
         require(argc == 3, "usage: nccl_peer SCENARIO ENGINE");

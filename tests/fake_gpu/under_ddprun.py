@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""train_digits on the fake GPU under ddprun, which asks the fake driver.
+"""Workers on the fake GPU under ddprun, which asks the fake driver and the fake NCCL.
 
 usage: under_ddprun.py --build FOLDER --programs FOLDER --fake-gpu FOLDER [unittest's words]
 
@@ -9,7 +9,9 @@ usage: under_ddprun.py --build FOLDER --programs FOLDER --fake-gpu FOLDER [unitt
 import argparse
 import glob
 import os
+import pickle
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -42,18 +44,34 @@ class UnderDdprun(unittest.TestCase):
         self.environment = {**os.environ, "DDPRUN_FAKE_GPU_STATE": state,
                             "LD_LIBRARY_PATH": driver}
 
+    def train(self, name):
+        return self.start("--max-restarts", "3", os.path.join(options.build, "bin", "train_digits"),
+                          "--epochs", "4", "--checkpoint-dir", os.path.join(self.folder, name))
+
+    def start_behind(self, *flags, **variables):
+        """Rank 1 does not launch the second AllReduce, for which rank 0 waits."""
+        self.environment.update(variables)
+        peer = os.path.join(options.build, "tests", "fake_gpu", "nccl_peer")
+        return self.start(*flags, peer, "behind", "nccl")
+
     def start(self, *arguments):
         run = subprocess.Popen(
-            [os.path.join(options.programs, "ddprun"), "--nproc-per-node", "gpu",
-             "--max-restarts", "3", "--log-dir", os.path.join(self.folder, "logs"),
-             os.path.join(options.build, "bin", "train_digits"), "--epochs", "4",
-             "--checkpoint-dir", os.path.join(self.folder, arguments[0])],
+            [os.path.join(options.programs, "ddprun"), "--nproc-per-node", "gpu", "--log-dir",
+             os.path.join(self.folder, "logs"), *arguments],
             env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True)
         self.addCleanup(run.stdout.close)
         self.addCleanup(run.wait)
         self.addCleanup(run.kill)
         return run
+
+    def read_until(self, run, words):
+        said = ""
+        while words not in said:
+            line = run.stdout.readline()
+            self.assertTrue(line, said)
+            said += line
+        return said
 
     def parameters(self, said):
         found = re.findall(r"parameters ([0-9a-f]{16})", said)
@@ -76,23 +94,53 @@ class UnderDdprun(unittest.TestCase):
                 if name.startswith("GPU-")}
 
     def test_a_worker_for_each_gpu_trains_and_goes_on_after_a_kill(self):
-        run = self.start("undisturbed")
+        run = self.train("undisturbed")
         said = run.communicate(timeout=DEADLINE)[0]
         self.assertEqual(run.returncode, 0, said)
         self.assertIn("training on 2 workers", said)
         self.assertEqual(len(self.used_gpus()), 2, said)
         expected = self.parameters(said)
 
-        run = self.start("disturbed")
-        said = ""
-        while "epoch 1/" not in said:
-            line = run.stdout.readline()
-            self.assertTrue(line, said)
-            said += line
+        run = self.train("disturbed")
+        said = self.read_until(run, "epoch 1/")
         os.kill(self.worker(1), 9)
         said += run.communicate(timeout=DEADLINE)[0]
         self.assertEqual(run.returncode, 0, said)
         self.assertEqual(self.parameters(said), expected, said)
+
+    def test_the_rank_that_has_launched_less_is_named(self):
+        """Rests on this: RAS counts a collective when it is called."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = "127.0.0.1:%d" % free.getsockname()[1]
+        said = self.read_until(self.start_behind("--hang-notice", "2", NCCL_RAS_ADDR=address),
+                               "stands still")
+        self.assertRegex(said, r"communicator of 2 ranks stands still for \d+ s: rank 1 on "
+                               r"127\.0\.0\.1 has launched 1 AllReduce, others 2")
+
+    def test_that_gpus_draw_little_of_what_they_drew_is_told(self):
+        """Rests on this: a kernel of NCCL that waits draws less than half of what work draws."""
+        said = self.read_until(self.start_behind("--hang-notice", "2"), "only wait for")
+        self.assertRegex(said, r"least draws GPU \d+ \(rank \d\), 120 W of 400 W before")
+
+    def test_flight_recorders_are_kept_beside_the_stacks(self):
+        """Rests on this: a kernel of NCCL that waits touches no memory of its GPU."""
+        run = self.start_behind(
+            "--hang-timeout", "4", "--max-restarts", "0",
+            TORCH_NCCL_DEBUG_INFO_PIPE_FILE=os.path.join(self.folder, "ask_"),
+            TORCH_FR_DUMP_TEMP_FILE=os.path.join(self.folder, "record_"))
+        said = run.communicate(timeout=DEADLINE)[0]
+        self.assertEqual(run.returncode, 94, said)
+        [stacks] = {os.path.realpath(path) for path in
+                    glob.glob(os.path.join(self.folder, "logs", "*", "*", "stacks"))}
+        states = {}
+        for rank in range(2):
+            with open(os.path.join(stacks, f"rank{rank}.txt"), encoding="utf-8") as file:
+                self.assertIn(f"saved as nccl_trace_rank_{rank}", file.read())
+            with open(os.path.join(stacks, f"nccl_trace_rank_{rank}"), "rb") as file:
+                entries = pickle.load(file)["entries"]
+            states[rank] = [entry["state"] for entry in entries
+                            if entry["profiling_name"] == "nccl:all_reduce"]
+        self.assertEqual(states, {0: ["completed", "scheduled"], 1: ["completed"]})
 
     def test_the_helper_reports_who_uses_which_gpu(self):
         holder = subprocess.Popen(

@@ -50,6 +50,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -309,6 +310,8 @@ void record_flight(std::size_t size) {
     std::thread([fd, record, size] {
         char byte = 0;
         while (::read(fd, &byte, 1) == 1) {
+            // PyTorch looks once a second whether it is asked.
+            std::this_thread::sleep_for(std::chrono::milliseconds(300));
             if (size > 0) {
                 create(record, std::string(size - 1, 'r') + "\n");
             }

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "tests/fake_gpu/machine/settings.hpp"
+#include "tests/fake_gpu/nccl/ras.hpp"
 
 namespace fake_gpu {
 
@@ -52,6 +53,7 @@ using fake_gpu::FaultKind;
 using fake_gpu::kLook;
 using fake_gpu::Meeting;
 using fake_gpu::Member;
+using fake_gpu::OperationKind;
 using fake_gpu::refuse;
 using fake_gpu::settings;
 
@@ -80,8 +82,11 @@ ncclComm::~ncclComm() {
 }
 
 Bell& ncclComm::own_bell() {
-    return meeting_ == nullptr ? private_bell_
-                               : meeting_->members.at(static_cast<std::size_t>(rank())).bell;
+    return meeting_ == nullptr ? private_bell_ : member(rank()).bell;
+}
+
+Member& ncclComm::member(int rank) const {
+    return meeting_->members.at(static_cast<std::size_t>(rank));
 }
 
 ncclResult_t ncclComm::connect() {
@@ -112,6 +117,8 @@ ncclResult_t ncclComm::connect() {
             return result;
         }
     }
+    is_connected_ = true;
+    fake_gpu::show_to_ras(shared_from_this());
     return ncclSuccess;
 }
 
@@ -143,7 +150,7 @@ ncclResult_t ncclComm::arrive() {
         return refuse(ncclUnhandledCudaError, "fake GPU: no device");
     }
     const char* const host = std::getenv("NCCL_HOSTID");
-    Member& mine = meeting_->members.at(static_cast<std::size_t>(rank()));
+    Member& mine = member(rank());
     mine.pci_bus = static_cast<unsigned>(properties.pciBusID);
     (void)std::snprintf(mine.node.data(), mine.node.size(), "%s",
                         host != nullptr ? host : settings().node.c_str());
@@ -173,9 +180,9 @@ ncclResult_t ncclComm::arrive() {
 }
 
 ncclResult_t ncclComm::refuse_shared_gpus() {
-    const Member& mine = meeting_->members.at(static_cast<std::size_t>(rank()));
+    const Member& mine = member(rank());
     for (int peer = 0; peer < size(); ++peer) {
-        const Member& other = meeting_->members.at(static_cast<std::size_t>(peer));
+        const Member& other = member(peer);
         if (peer == rank() || other.pci_bus != mine.pci_bus || other.node != mine.node) {
             continue;
         }
@@ -230,7 +237,7 @@ bool ncclComm::move_bytes(Transfer& transfer, fake_gpu::Ring& ring) {
     }
     transfer.at += count;
     transfer.left -= count;
-    fake_gpu::ring_bell(meeting_->members.at(static_cast<std::size_t>(transfer.peer)).bell);
+    fake_gpu::ring_bell(member(transfer.peer).bell);
     return true;
 }
 
@@ -297,6 +304,18 @@ bool ncclComm::begin_turn(std::uint64_t ticket) {
     changed_.wait(lock, [&] { return is_aborted_ || turn_ == ticket; });
     ++running_;
     return !is_aborted_;
+}
+
+void ncclComm::count_launch(OperationKind kind) {
+    ++member(rank()).launched.at(static_cast<std::size_t>(kind));
+}
+
+std::uint64_t ncclComm::launched(int rank, OperationKind kind) const {
+    return member(rank).launched.at(static_cast<std::size_t>(kind));
+}
+
+int ncclComm::process_of(int rank) const {
+    return member(rank).pid;
 }
 
 void ncclComm::end_turn() {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/fake_gpu/nccl/faults.hpp"
+#include "tests/fake_gpu/nccl/operation_kind.hpp"
 #include "tests/fake_gpu/nccl/rings.hpp"
 
 namespace fake_gpu {
@@ -84,6 +85,13 @@ public:
 
     /// Its operations run in the order of their tickets.
     [[nodiscard]] std::uint64_t take_ticket();
+
+    /// What RAS tells. All ranks see the counts of all.
+    [[nodiscard]] bool is_connected() const { return is_connected_; }
+    void count_launch(fake_gpu::OperationKind kind);
+    [[nodiscard]] std::uint64_t launched(int rank, fake_gpu::OperationKind kind) const;
+    [[nodiscard]] int process_of(int rank) const;
+
     /// False when it is aborted. Either way end_turn() follows.
     [[nodiscard]] bool begin_turn(std::uint64_t ticket);
     void end_turn();
@@ -115,6 +123,7 @@ private:
     ncclResult_t map_meeting();
     ncclResult_t arrive();
     ncclResult_t refuse_shared_gpus();
+    [[nodiscard]] fake_gpu::Member& member(int rank) const;
     [[nodiscard]] bool is_dead(int peer) const;
     void note_dead_peers(const std::vector<Transfer>& transfers);
     bool move_bytes(Transfer& transfer, fake_gpu::Ring& ring);
@@ -133,6 +142,7 @@ private:
     fake_gpu::Meeting* meeting_ = nullptr;
     std::size_t meeting_bytes_ = 0;
     std::array<int, fake_gpu::kMostRanks> pidfds_;
+    std::atomic<bool> is_connected_ = false;
     std::atomic<bool> is_aborted_ = false;
     std::atomic<ncclResult_t> async_error_ = ncclSuccess;
     std::atomic<bool> has_accepted_ = false;

@@ -124,6 +124,9 @@ ncclResult_t launch(const Operations& operations) {
         if (batch.fault.kind == FaultKind::Refuse) {
             return refuse(ncclSystemError, "fake GPU: the operation is refused");
         }
+        for (const Operation& operation : batch.operations) {
+            communicator->count_launch(operation.kind);
+        }
         batch.ticket = communicator->take_ticket();
         const cudaStream_t stream = batch.stream;
         const auto kind = static_cast<std::size_t>(batch.operations.front().kind);

@@ -7,21 +7,9 @@
 #include <vector>
 
 #include "tests/fake_gpu/nccl/communicator.hpp"
+#include "tests/fake_gpu/nccl/operation_kind.hpp"
 
 namespace fake_gpu {
-
-enum class OperationKind {
-    AllReduce,
-    Broadcast,
-    Reduce,
-    AllGather,
-    ReduceScatter,
-    AllToAll,
-    Gather,
-    Scatter,
-    Send,
-    Receive,
-};
 
 /// A call of NCCL. What it has no use for is 0.
 struct Operation {

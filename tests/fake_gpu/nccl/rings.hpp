@@ -14,6 +14,7 @@ constexpr int kChannels = 2;
 constexpr int kMostRanks = 16;
 constexpr std::size_t kRingBytes = 64 << 10;
 constexpr std::size_t kNodeBytes = 64;
+constexpr std::size_t kMostOperationKinds = 16;
 
 /// Bytes from one rank to another: one writer, one reader.
 struct Ring {
@@ -33,6 +34,7 @@ struct Member {
     unsigned pci_bus;
     std::array<char, kNodeBytes> node;
     Bell bell;
+    std::array<std::atomic<std::uint64_t>, kMostOperationKinds> launched;  ///< by OperationKind
 };
 
 /// The start of the memory that the ranks of a communicator share; the rings follow.
