@@ -7,21 +7,17 @@ Prints the document; --write puts it where it belongs; --check exits 1 if what i
 The comment above a row is `| value and default | how it compares`.
 """
 
-import os
 import re
 import sys
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+from made_files import Unreadable, main, read
+
 SOURCE = "launcher/plan/flag_table.cpp"
 DOCUMENT = "docs/torchrun.md"
 ROW = re.compile(r"(?P<comment>(?:^    ///[^\n]*\n)*)    Flag\{(?P<fields>.*?)\},?\n", re.M | re.S)
 TABLE = re.compile(r"(<!-- flags: (\w+) -->\n).*?(<!-- end of flags -->\n)", re.S)
 HEADS = {"Hidden": "| flag | accepted | otherwise |"}
 HEAD = "| flag | value, default | against torchrun |"
-
-
-class Unreadable(Exception):
-    """A row or a place in the document that this script does not understand."""
 
 
 def field(fields, name):
@@ -62,33 +58,6 @@ def document(source, there):
     return text
 
 
-def main():
-    mode = sys.argv[1] if len(sys.argv) == 2 else ""
-    if len(sys.argv) > 2 or mode not in ("", "--write", "--check"):
-        print(__doc__.split("\n\n")[1], file=sys.stderr)
-        return 2
-    path = os.path.join(ROOT, DOCUMENT)
-    with open(os.path.join(ROOT, SOURCE), encoding="utf-8") as file:
-        source = file.read()
-    with open(path, encoding="utf-8") as file:
-        there = file.read()
-    try:
-        wanted = document(source, there)
-    except Unreadable as error:
-        print(f"flag_tables: {error}", file=sys.stderr)
-        return 1
-    if mode == "--write":
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(wanted)
-    elif mode == "--check":
-        if there != wanted:
-            print(f"flag_tables: {DOCUMENT} is older than {SOURCE}; run scripts/flag_tables.py "
-                  "--write", file=sys.stderr)
-            return 1
-    else:
-        print(wanted, end="")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("flag_tables", SOURCE,
+                  lambda: {DOCUMENT: document(read(SOURCE), read(DOCUMENT))}))

@@ -6,11 +6,11 @@ usage: scripts/limits_table.py [--write | --check]
 Prints the document; --write puts it where it belongs; --check exits 1 if what is there is older.
 """
 
-import os
 import re
 import sys
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+from made_files import Unreadable, main, read
+
 # What a training program links has its own.
 SOURCES = ("base/limits.hpp", "base/watch_limits.hpp", "base/read_ahead_limits.hpp",
            "base/log_limits.hpp", "base/runtime_limits.hpp")
@@ -28,10 +28,6 @@ Every queue, message, loop and wait has a bound. Each is a field of `Limits`
 FIELD = re.compile(r"\s*(?P<type>[\w:]+) (?P<name>\w+)\s*(?:=\s*(?P<value>[^;]+)|"
                    r"\{(?P<braced>[^}]*)\});\s*(?:///<\s*(?P<what>.*))?$")
 BYTES = ((30, "GiB"), (20, "MiB"), (10, "KiB"))
-
-
-class Unreadable(Exception):
-    """A line of the header that this script does not understand."""
 
 
 def number_of(expression):
@@ -91,37 +87,6 @@ def document(headers):
     return "\n".join(parts)
 
 
-def main():
-    mode = sys.argv[1] if len(sys.argv) == 2 else ""
-    if len(sys.argv) > 2 or mode not in ("", "--write", "--check"):
-        print(__doc__.split("\n\n")[1], file=sys.stderr)
-        return 2
-    headers = []
-    for source in SOURCES:
-        with open(os.path.join(ROOT, source), encoding="utf-8") as file:
-            headers.append(file.read())
-    try:
-        wanted = document(headers)
-    except Unreadable as error:
-        print(f"limits_table: {' or '.join(SOURCES)}: {error}", file=sys.stderr)
-        return 1
-    path = os.path.join(ROOT, DOCUMENT)
-    if mode == "--write":
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(wanted)
-    elif mode == "--check":
-        there = ""
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                there = file.read()
-        if there != wanted:
-            print(f"limits_table: {DOCUMENT} is older than {' or '.join(SOURCES)}; "
-                  "run scripts/limits_table.py --write", file=sys.stderr)
-            return 1
-    else:
-        print(wanted, end="")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("limits_table", " or ".join(SOURCES),
+                  lambda: {DOCUMENT: document(map(read, SOURCES))}))

@@ -73,8 +73,8 @@ class Document(unittest.TestCase):
 
             for folder in ("scripts", "launcher/plan", "docs"):
                 os.makedirs(os.path.join(root, folder))
-            shutil.copy(os.path.join(ROOT, "scripts", "flag_tables.py"),
-                        os.path.join(root, "scripts"))
+            for script in ("flag_tables.py", "made_files.py"):
+                shutil.copy(os.path.join(ROOT, "scripts", script), os.path.join(root, "scripts"))
             for path, text in ((flag_tables.SOURCE, ROWS), (flag_tables.DOCUMENT, PAGE)):
                 with open(os.path.join(root, path), "w", encoding="utf-8") as file:
                     file.write(text)

@@ -83,8 +83,8 @@ class Document(unittest.TestCase):
             logs = os.path.join(root, "base", "log_limits.hpp")
             with open(logs, "w", encoding="utf-8") as file:
                 file.write("struct LogLimits {\n    // E.\n    int e = 1;  ///< e\n};\n")
-            shutil.copy(os.path.join(ROOT, "scripts", "limits_table.py"),
-                        os.path.join(root, "scripts"))
+            for script in ("limits_table.py", "made_files.py"):
+                shutil.copy(os.path.join(ROOT, "scripts", script), os.path.join(root, "scripts"))
             header = os.path.join(root, "base", "limits.hpp")
             with open(header, "w", encoding="utf-8") as file:
                 file.write("struct Limits {\n    // A.\n    int a = 1;  ///< a\n};\n")
