@@ -29,7 +29,7 @@ table_of_limits() { python3 tests/unit/test_limits_table.py && scripts/limits_ta
 
 tables_of_flags() { python3 tests/unit/test_flag_tables.py && scripts/flag_tables.py --check; }
 
-layout_of_the_page() { python3 tests/unit/test_page_layout.py; }
+layout_of_the_page() { python3 tests/unit/test_page_layout.py && scripts/page_layout.py --check; }
 
 names_of_events() { python3 tests/unit/test_event_names.py; }
 

@@ -1,44 +1,84 @@
-"""The shared page is laid out by hand twice: in worker_page.hpp for C++, and in Python.
-
-Each thing that Page in worker_runtime/python/ddprun/_page.py tells must land on the member of
-worker_page.hpp that is its own.
-"""
+"""scripts/page_layout.py gives Python the layout of the header, refuses what it does not
+understand, and notices a block that is older; what Page in worker_runtime/python/ddprun/_page.py
+tells lands on the member that is its own."""
 
 import importlib.util
 import os
-import re
+import shutil
+import subprocess
+import sys
+import tempfile
 import unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-HEADER = "worker_runtime/contract/worker_page.hpp"
-SIZES = {"std::uint32_t": 4, "std::uint64_t": 8, "std::int64_t": 8, "double": 8, "FatalSignal": 8,
-         "std::byte": 1, "char": 1}
-STRUCT = re.compile(r"struct alignas\(64\) (\w+) \{.*?\n(.*?)^\};", re.S | re.M)
-MEMBER = re.compile(r"^    (alignas\(64\) )?(?:std::array<)?(?:std::atomic<)?([\w:]+)>?"
-                    r"(?:, (\w+)>)? (\w+)(?: = |\{)", re.M)
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+import page_layout  # noqa: E402
+
+HEADER = '''
+inline constexpr std::uint64_t kWorkerPageMagic = 0x47;
+inline constexpr std::size_t kNameBytesMax = 60;
+struct alignas(64) WorkerPagePart {
+    std::uint32_t version = 1;  ///< of all; what follows is newer
+    std::atomic<double> loss{0};
+    alignas(64) std::array<std::byte, 4> lock{};
+    std::array<std::atomic<char>, kNameBytesMax> name{};
+    std::atomic<std::int64_t> last_ns{0};
+};
+static_assert(sizeof(WorkerPagePart) == 192);
+'''
+PYTHON = '''import os
+
+# Made by scripts/page_layout.py --write from worker_page.hpp:
+old text
+# End of what is made.
+_OTHER = 1
+print(_MAGIC, _PART_BYTES, _PART_LAST_NS, _OTHER)
+'''
 
 
-def read(path):
-    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
-        return file.read()
+class Constants(unittest.TestCase):
+    def test_a_member_is_the_index_in_a_view_of_its_type(self):
+        self.assertEqual(page_layout.constants(HEADER), {
+            "_MAGIC": "0x47", "_NAME_BYTES_MAX": "60", "_PART_BYTES": 192, "_PART_VERSION": 0,
+            "_PART_LOSS": 1, "_PART_LOCK": 64, "_PART_NAME": 68, "_PART_LAST_NS": 16})
 
+    def test_a_block_holds_what_its_file_uses(self):
+        self.assertEqual(page_layout.document(HEADER, "x.py", PYTHON), PYTHON.replace(
+            "old text\n", "_MAGIC = 0x47\n_PART_BYTES = 192\n_PART_LAST_NS = 16\n"))
 
-def layout():
-    """{struct: ({member: (offset, size)}, bytes)}"""
-    text = read(HEADER)
-    numbers = dict(re.findall(r"constexpr std::\w+ (\w+) = (\w+);", text))
-    structs = {}
-    for name, body in STRUCT.findall(text):
-        members, at = {}, 0
-        for is_aligned, kind, count, member in MEMBER.findall(body):
-            unit = SIZES[kind]
-            size = unit * int(numbers.get(count, count) or 1)
-            step = 64 if is_aligned else unit
-            at = (at + step - 1) // step * step
-            members[member] = (at, size)
-            at += size
-        structs[name] = (members, (at + 63) // 64 * 64)
-    return structs, numbers
+    def test_what_is_not_understood_is_refused(self):
+        for header, python, error in (
+                (HEADER.replace("std::atomic<double>", "std::atomic<float>"), PYTHON, "loss"),
+                (HEADER.replace("loss{0};", "loss;"), PYTHON, "loss"),
+                (HEADER.replace("== 192", "== 128"), PYTHON, "192 bytes"),
+                (HEADER, PYTHON.replace("_LAST_NS", "_NEXT_NS"), "_PART_NEXT_NS"),
+                (HEADER, PYTHON.replace("# End", "#"), "0 blocks"),
+                (HEADER, PYTHON * 2, "2 blocks")):
+            with self.subTest(error), self.assertRaisesRegex(page_layout.Unreadable, error):
+                page_layout.document(header, "x.py", python)
+
+    def test_an_older_block_is_noticed(self):
+        with tempfile.TemporaryDirectory() as root:
+            def run(*arguments):
+                script = os.path.join(root, "scripts", "page_layout.py")
+                return subprocess.run([sys.executable, script, *arguments], capture_output=True,
+                                      text=True, check=False)
+
+            os.makedirs(os.path.join(root, "scripts"))
+            for script in ("page_layout.py", "made_files.py"):
+                shutil.copy(os.path.join(ROOT, "scripts", script), os.path.join(root, "scripts"))
+            for path in (page_layout.SOURCE, *page_layout.FILES):
+                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                    file.write(HEADER if path == page_layout.SOURCE else PYTHON)
+            older = run("--check")
+            self.assertEqual(older.returncode, 1)
+            for path in page_layout.FILES:
+                self.assertIn(f"{path} is older than {page_layout.SOURCE}; run "
+                              "scripts/page_layout.py --write", older.stderr)
+            self.assertEqual(run("--write").returncode, 0)
+            self.assertEqual(run("--check").returncode, 0)
+            self.assertEqual(run("--wrong").returncode, 2)
 
 
 def load(path):
@@ -48,28 +88,9 @@ def load(path):
     return module
 
 
-class Layout(unittest.TestCase):
-    structs, numbers = layout()
-    module = load("worker_runtime/python/ddprun/_page.py")
-
-    def test_sizes_magic_and_versions_are_the_same(self):
-        sizes = {name: size for name, (_, size) in self.structs.items()}
-        life = read("worker_runtime/python/start/ddprun_start/life.py")
-        constants = {name: int(value, 0) for name, value in
-                     re.findall(r"^(_\w+) = (0x\w+|\d+)\b", life, re.M)}
-        slot, header = (self.structs[name][0] for name in ("WorkerPageSlot", "WorkerPageHeader"))
-        for known in (vars(self.module), constants):
-            self.assertEqual(known["_HEADER_BYTES"], sizes["WorkerPageHeader"])
-            self.assertEqual(known["_SLOT_BYTES"], sizes["WorkerPageSlot"])
-            self.assertEqual(known["_MAGIC"], int(self.numbers["kWorkerPageMagic"], 0))
-            self.assertEqual(known["_VERSION_MIN"], int(self.numbers["kWorkerPageVersionMin"]))
-        self.assertEqual(constants["_LOCK_AT"], slot["life_lock"][0])
-        self.assertEqual(constants["_BELL_AT"], header["bell"][0])
-        for part in ("Figures", "Checkpoints", "Pace"):
-            self.assertEqual(getattr(self.module, f"_{part.upper()}_BYTES"),
-                             sizes["WorkerPage" + part])
-            self.assertEqual(getattr(self.module, f"_VERSION_WITH_{part.upper()}"),
-                             int(self.numbers["kWorkerPageVersionWith" + part]))
+class Told(unittest.TestCase):
+    _, structs = page_layout.read_layout(page_layout.read(page_layout.SOURCE))
+    module = load(page_layout.FILES[0])
 
     def test_what_is_told_lands_on_its_own_member(self):
         cases = [("Slot", ("has_runtime",), "tell_that_it_looks"),
@@ -88,12 +109,11 @@ class Layout(unittest.TestCase):
                  ("Checkpoints", ("path_bytes", "path"), "tell_checkpoints", b"/a")]
         for part, told, method, *arguments in cases:
             with self.subTest(method):
-                parts = {name.removeprefix("WorkerPage"): bytearray(size)
-                         for name, (_, size) in self.structs.items()}
+                parts = {name: bytearray(size) for name, (size, _) in self.structs.items()}
                 page = self.module.Page(*(memoryview(parts[name]) for name in (
                     "Header", "Slot", "Figures", "Checkpoints", "Pace")))
                 getattr(page, method)(*arguments)
-                members = self.structs["WorkerPage" + part][0]
+                members = self.structs[part][1]
                 changed = {name for name, (at, size) in members.items()
                            if any(parts[part][at:at + size])}
                 self.assertEqual(changed, set(told))
@@ -105,7 +125,7 @@ class Layout(unittest.TestCase):
                 ("stop_deadline_ns", "stop_deadline_ns", "q", 9),
                 ("stop_signal", "is_stop_wanted", "I", True)):
             header = bytearray(64)
-            at = self.structs["WorkerPageHeader"][0][member][0]
+            at = self.structs["Header"][1][member][0]
             memoryview(header).cast(kind)[at // (8 if kind == "q" else 4)] = 9
             self.assertEqual(getattr(self.module.Page(memoryview(header)), ask)(), expected)
 

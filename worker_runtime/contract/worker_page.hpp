@@ -13,7 +13,7 @@
 /// Nobody is woken but for a death: a worker looks at each step, the agent when it needs to know.
 /// The agent passes a path to it in DDPRUN_PAGE; agent and worker may come from different builds,
 /// so layout and version are a contract (README.md here holds the table). Versions only append: a
-/// worker uses of a page what both know.
+/// worker uses of a page what both know. scripts/page_layout.py makes Python's constants from this.
 namespace ddprun {
 
 inline constexpr std::uint64_t kWorkerPageMagic = 0x4547415072706464;  ///< "ddprPAGE" in memory

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+# The number of a member is its index in a view of its type. Later versions only append.
+# Made by scripts/page_layout.py --write from worker_page.hpp:
 _MAGIC = 0x4547415072706464
 _VERSION_MIN = 3
-_VERSION_WITH_FIGURES = 4  # later versions only append
+_VERSION_WITH_FIGURES = 4
 _VERSION_WITH_CHECKPOINTS = 6
 _VERSION_WITH_PACE = 7
 _HEADER_BYTES = 64
+_HEADER_MAGIC = 0
+_HEADER_VERSION = 2
+_HEADER_SLOT_COUNT = 3
+_HEADER_GENERATION = 2
+_HEADER_PUBLISH_UNTIL_NS = 3
+_HEADER_STOP_DEADLINE_NS = 4
+_HEADER_STOP_SIGNAL = 10
 _SLOT_BYTES = 128
+_SLOT_HAS_RUNTIME = 0
+_SLOT_PROGRESS = 1
 _FIGURES_BYTES = 64
+_FIGURES_MAIN_NS = 0
+_FIGURES_GROUP_READY_NS = 1
+_FIGURES_RESUMED_NS = 2
+_FIGURES_FIRST_STEP_NS = 3
+_FIGURES_SAMPLES = 4
+_FIGURES_LOSS = 5
+_FIGURES_FIRST_STEP = 6
 _CHECKPOINTS_BYTES = 1024
+_CHECKPOINTS_PATH_BYTES = 0
+_CHECKPOINTS_PATH = 4
 _PACE_BYTES = 64
+_PACE_WRITES = 0
+_PACE_STEP = 1
+_PACE_STEP_NS = 2
+_PACE_WAITED_NS = 3
+_PACE_FIRST_WAITED_NS = 4
+_PACE_TOTAL_STEPS = 5
+_PACE_WAITING_NS = 6
+_PACE_CHECKPOINTING_NS = 7
+# End of what is made.
 _FOR_EVER = (1 << 63) - 1
 # Behind the header, one of each worker; and the version that has added it.
 _PARTS = ((_SLOT_BYTES, _VERSION_MIN), (_FIGURES_BYTES, _VERSION_WITH_FIGURES),
@@ -35,7 +64,7 @@ class Page:
         """Parts of the page, in bytes. None: there is no such part, a private one is used."""
         if header is None:
             header = memoryview(bytearray(_HEADER_BYTES))
-            header.cast("q")[3] = _FOR_EVER
+            header.cast("q")[_HEADER_PUBLISH_UNTIL_NS] = _FOR_EVER
         slot = memoryview(bytearray(_SLOT_BYTES)) if slot is None else slot
         figures = memoryview(bytearray(_FIGURES_BYTES)) if figures is None else figures
         self._header_u32 = header.cast("I")
@@ -52,41 +81,41 @@ class Page:
 
     def publish_until_ns(self) -> int:
         """Until when this worker may publish, on CLOCK_MONOTONIC."""
-        return self._header_i64[3]
+        return self._header_i64[_HEADER_PUBLISH_UNTIL_NS]
 
     def stop_deadline_ns(self) -> int:
         """When those who still run are killed, on CLOCK_MONOTONIC; only once a stop is wanted."""
-        return self._header_i64[4]
+        return self._header_i64[_HEADER_STOP_DEADLINE_NS]
 
     def is_stop_wanted(self) -> bool:
         """Whether this node's agent asks its workers to save and leave."""
-        return self._header_u32[10] != 0
+        return self._header_u32[_HEADER_STOP_SIGNAL] != 0
 
     def tell_that_it_looks(self) -> None:
         """From now on the agent asks through the page where it would have sent a signal."""
-        self._slot_u32[0] = 1
+        self._slot_u32[_SLOT_HAS_RUNTIME] = 1
 
     def tell_progress(self, step: int) -> None:
         """step: the last one done."""
-        self._slot_u64[1] = step
+        self._slot_u64[_SLOT_PROGRESS] = step
 
     def tell_main(self, now_ns: int) -> None:
         """now_ns, here and below: on CLOCK_MONOTONIC. Only the first call counts."""
-        self._stamp(0, now_ns)
+        self._stamp(_FIGURES_MAIN_NS, now_ns)
 
     def tell_group_ready(self, now_ns: int) -> None:
         """All ranks are connected."""
-        self._stamp(1, now_ns)
+        self._stamp(_FIGURES_GROUP_READY_NS, now_ns)
 
     def tell_resumed(self, now_ns: int) -> None:
         """The checkpoint is loaded."""
-        self._stamp(2, now_ns)
+        self._stamp(_FIGURES_RESUMED_NS, now_ns)
 
     def tell_first_step(self, step: int, now_ns: int) -> None:
         """The first step of this process is done, number `step`."""
-        if self._figures[3] == 0:
-            self._figures[6] = step
-        self._stamp(3, now_ns)
+        if self._figures[_FIGURES_FIRST_STEP_NS] == 0:
+            self._figures[_FIGURES_FIRST_STEP] = step
+        self._stamp(_FIGURES_FIRST_STEP_NS, now_ns)
 
     def tell_pace(self, step: int, now_ns: int, is_first: bool) -> None:
         """`step` was done at now_ns; what has been waited until then belongs to it.
@@ -99,46 +128,47 @@ class Page:
         try:
             if self._teller.setdefault(0, me) is not me:
                 return
-            waited = pace[6] or -1
-            pace[0] |= 1  # odd: being written, or left so by a process of this slot that was killed
-            pace[1] = step
-            pace[2] = now_ns
-            self._pace_i64[3] = waited
+            waited = pace[_PACE_WAITING_NS] or -1
+            # Odd while the others are written, or left so by a killed process of this slot.
+            pace[_PACE_WRITES] |= 1
+            pace[_PACE_STEP] = step
+            pace[_PACE_STEP_NS] = now_ns
+            self._pace_i64[_PACE_WAITED_NS] = waited
             if is_first:
-                self._pace_i64[4] = waited
+                self._pace_i64[_PACE_FIRST_WAITED_NS] = waited
         finally:  # however it ends, as by a handler that raises
             if self._teller.get(0) is me:
-                pace[0] += pace[0] & 1
+                pace[_PACE_WRITES] += pace[_PACE_WRITES] & 1
                 del self._teller[0]
 
     def tell_waited(self, time_ns: int) -> None:
         """This worker has waited so much longer for other ranks."""
-        self._pace[6] += time_ns
+        self._pace[_PACE_WAITING_NS] += time_ns
 
     def tell_checkpointing(self, time_ns: int) -> None:
         """Its training has stood still so much longer for a checkpoint."""
-        self._pace[7] += time_ns
+        self._pace[_PACE_CHECKPOINTING_NS] += time_ns
 
     def tell_total_steps(self, steps: int) -> None:
         """How many steps the run will have in all."""
-        self._pace[5] = steps
+        self._pace[_PACE_TOTAL_STEPS] = steps
 
     def tell_samples(self, samples: int) -> None:
         """samples: trained on by this process so far."""
-        self._figures[4] = samples
+        self._figures[_FIGURES_SAMPLES] = samples
 
     def tell_loss(self, loss: float) -> None:
         """loss: of the last step that told one."""
-        self._loss[5] = loss
+        self._loss[_FIGURES_LOSS] = loss
 
     def tell_checkpoints(self, path: bytes) -> None:
         """path: from the root, of a file, or of a folder with the newest checkpoint in it."""
         part = self._checkpoints
-        if part is not None and len(path) <= _CHECKPOINTS_BYTES - 4:
-            path_bytes = part[:4].cast("I")
-            path_bytes[0] = 0
-            part[4:4 + len(path)] = path
-            path_bytes[0] = len(path)
+        if part is not None and len(path) <= _CHECKPOINTS_BYTES - _CHECKPOINTS_PATH:
+            path_bytes = part[:_CHECKPOINTS_PATH].cast("I")
+            path_bytes[_CHECKPOINTS_PATH_BYTES] = 0
+            part[_CHECKPOINTS_PATH:_CHECKPOINTS_PATH + len(path)] = path
+            path_bytes[_CHECKPOINTS_PATH_BYTES] = len(path)
 
     def _stamp(self, which: int, now_ns: int) -> None:
         if self._figures[which] == 0:
@@ -166,17 +196,18 @@ def open_page(path: str, generation: int, slot: int, slot_count: int) -> Page:
         os.close(file)
     words = memory[:_HEADER_BYTES].cast("I")
     numbers = memory[:_HEADER_BYTES].cast("Q")
-    version = words[2]
+    version, workers = words[_HEADER_VERSION], words[_HEADER_SLOT_COUNT]
+    page_generation = numbers[_HEADER_GENERATION]
     parts: list[memoryview | None] = [memory[:_HEADER_BYTES]]
     end = _HEADER_BYTES
     for part_bytes, since in _PARTS:
         at = end + slot * part_bytes
         parts.append(memory[at:at + part_bytes] if version >= since else None)
         end += slot_count * part_bytes if version >= since else 0
-    if (numbers[0] != _MAGIC or version < _VERSION_MIN or words[3] != slot_count or
-            numbers[2] != generation or not 0 <= slot < slot_count or size < end):
+    if (numbers[_HEADER_MAGIC] != _MAGIC or version < _VERSION_MIN or workers != slot_count or
+            page_generation != generation or not 0 <= slot < slot_count or size < end):
         raise ValueError(
-            f"the agent's page {path} is of version {version}, generation {numbers[2]}, "
-            f"{words[3]} workers, {size} bytes; expected version {_VERSION_MIN} or newer, "
+            f"the agent's page {path} is of version {version}, generation {page_generation}, "
+            f"{workers} workers, {size} bytes; expected version {_VERSION_MIN} or newer, "
             f"generation {generation}, {slot_count} workers")
     return Page(*parts)

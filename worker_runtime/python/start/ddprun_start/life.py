@@ -10,12 +10,18 @@ from __future__ import annotations
 import os
 import sys
 
+# The number of a member is its index in a view of its type.
+# Made by scripts/page_layout.py --write from worker_page.hpp:
 _MAGIC = 0x4547415072706464
 _VERSION_MIN = 3
 _HEADER_BYTES = 64
+_HEADER_MAGIC = 0
+_HEADER_VERSION = 2
+_HEADER_SLOT_COUNT = 3
+_HEADER_BELL = 11
 _SLOT_BYTES = 128
-_LOCK_AT = 64  # of a slot
-_BELL_AT = 44  # of the header
+_SLOT_LIFE_LOCK = 64
+# End of what is made.
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
 _FUTEX_WAKE = 1
 _EVERYBODY = 0x7FFFFFFF
@@ -42,8 +48,9 @@ def _hold(path: str, slot: int) -> None:
         size = os.fstat(page).st_size
         header = memoryview(os.pread(page, _HEADER_BYTES, 0))
         words = header.cast("I")
-        if (header.cast("Q")[0] != _MAGIC or words[2] < _VERSION_MIN or
-                not 0 <= slot < words[3] or size < _HEADER_BYTES + words[3] * _SLOT_BYTES):
+        slots = words[_HEADER_SLOT_COUNT]
+        if (header.cast("Q")[_HEADER_MAGIC] != _MAGIC or words[_HEADER_VERSION] < _VERSION_MIN or
+                not 0 <= slot < slots or size < _HEADER_BYTES + slots * _SLOT_BYTES):
             return
         # The package ctypes would take longer, and stay.
         import _ctypes
@@ -71,11 +78,11 @@ def _hold(path: str, slot: int) -> None:
         os.close(page)
     if memory == -1:
         return
-    lock = Pointer(memory + _HEADER_BYTES + slot * _SLOT_BYTES + _LOCK_AT)
+    lock = Pointer(memory + _HEADER_BYTES + slot * _SLOT_BYTES + _SLOT_LIFE_LOCK)
     taken = function("pthread_mutex_trylock")(lock) & 0xFFFFFFFF
     # It died when this process became another program, which is what runs here now.
     if taken == 0 or taken == _EOWNERDEAD and (
             function("pthread_mutex_consistent")(lock) & 0xFFFFFFFF) == 0:
         # The agent waits for the lock's word, too: the bell's value need not change.
-        function("syscall")(Word(futex), Pointer(memory + _BELL_AT), Word(_FUTEX_WAKE),
+        function("syscall")(Word(futex), Pointer(memory + 4 * _HEADER_BELL), Word(_FUTEX_WAKE),
                             Word(_EVERYBODY))
