@@ -1,6 +1,6 @@
-// A program of the tests of the fake GPU, without a process group: `device_peer SCENARIO`. Says
-// what happens, one line each; exits 1 with a line that begins with "wrong:" if something is not as
-// it must be.
+// A program of the tests of the fake GPU, without a process group: `device_peer SCENARIO`. The
+// program prints each event on a line of its own. When a check fails, it prints a line that begins
+// with "wrong:" and exits 1.
 
 #include <ATen/autocast_mode.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
@@ -61,7 +61,7 @@ torch::nn::Sequential make_network() {
                       MaxPool2d(2), Flatten(), Linear(64, 10));
 }
 
-/// The same bits as on CPUs: it is the CPU's kernels that run.
+/// A training gives the same bits as on CPUs: the CPU's kernels run.
 void training() {
     const auto train = [](at::Device device) {
         torch::nn::Sequential network = make_network();
@@ -174,7 +174,7 @@ void out_of_memory() {
     say(fmt::format("then {}", at::ones({4}, at::kCUDA).sum().item<float>()));
 }
 
-/// Only CUDA has a kernel of it.
+/// An operator that only CUDA has a kernel for ends the process.
 void no_operator() {
     (void)at::empty({1}, at::kCUDA);  // the first use of a GPU brings the operators
     (void)at::_cudnn_init_dropout_state(0.5, true, 1, at::kCUDA);

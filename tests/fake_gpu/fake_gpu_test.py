@@ -18,7 +18,7 @@ import ranks as of_ranks  # noqa: E402  (it lies in another folder)
 
 BUILD = ""
 ENGINES = ("nccl", "nccl2")
-# Nothing waits so long, unless it is to wait: no figure is measured by it.
+# Seconds that a waiting rank must stay silent. No figure is measured by this time.
 A_WHILE = 2
 
 

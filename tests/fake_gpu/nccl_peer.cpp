@@ -1,7 +1,7 @@
 // One rank of the tests of the fake NCCL: `nccl_peer SCENARIO ENGINE`, with ENGINE nccl or nccl2,
-// LibTorch's own process groups over NCCL. Takes its place from RANK, WORLD_SIZE and MASTER_PORT.
-// Says what happens, one line each; exits 1 with a line that begins with "wrong:" if something is
-// not as it must be.
+// LibTorch's own process groups over NCCL. The program reads its place from RANK, WORLD_SIZE and
+// MASTER_PORT. It prints each event on a line of its own. When a check fails, the program prints a
+// line that begins with "wrong:" and exits 1.
 
 #include <nccl.h>
 
@@ -106,7 +106,7 @@ void all_reduce(const Group& group, const at::Tensor& tensor, const ReduceOp& op
     group->allreduce(tensors, options)->wait();
 }
 
-/// More than fit into a ring at once.
+/// A number of elements that does not fit into a ring at once.
 constexpr std::int64_t kMany = 100'000;
 
 void check_reductions(const Place& place, const Group& group) {
@@ -203,7 +203,7 @@ void check_point_to_point(const Place& place, const Group& group) {
     const int before = (place.rank + place.size - 1) % place.size;
     std::vector<at::Tensor> sent{filled(place, place.rank, at::kFloat, kMany)};
     std::vector<at::Tensor> received{filled(place, -1, at::kFloat, kMany)};
-    // Around in a circle: one after another it would wait for ever.
+    // The ranks send around in a circle: a send that waits for its receive would wait for ever.
     group->startCoalescing();
     (void)group->send(sent, next, 0);
     (void)group->recv(received, before, 0);
@@ -224,7 +224,7 @@ void check_split(const Place& place, const Group& group) {
         group->split(c10::make_intrusive<c10d::PrefixStore>("part", place.store), {0, 1}, options);
     if (place.rank > 1) {
         require(!part, "a rank is in a part that it is not in");
-        // split() does not do it, and the others would wait for ever.
+        // split() does not call this, and the other ranks would wait for ever.
         dynamic_cast<c10d::ProcessGroupNCCL&>(*group).performNocolorSplit(place.device);
         return;
     }
@@ -236,7 +236,7 @@ void check_split(const Place& place, const Group& group) {
     part->shutdown();
 }
 
-/// Everybody has passed here.
+/// Returns when all ranks have called it with this name.
 void meet(const Place& place, const std::string& name) {
     const auto key = [&name](int rank) { return name + std::to_string(rank); };
     place.store->set(key(place.rank), std::vector<std::uint8_t>{1});
@@ -261,8 +261,8 @@ int collectives(const Place& place) {
     return 0;
 }
 
-/// What becomes of a collective: rank 0 begins it, and the last rank is killed by the test, or does
-/// not take part. The test says by lines on stdin when rank 0 shall begin, and when it shall abort.
+/// Rank 0 begins a collective, in which the last rank takes no part, or is killed by the test. The
+/// test tells rank 0 by lines on stdin when to begin, and when to abort.
 int lonely(const Place& place) {
     const Group group = connect(place);
     all_reduce(group, filled(place, 1));
@@ -296,7 +296,7 @@ int lonely(const Place& place) {
     hang();
 }
 
-/// Collectives, one after another, until something happens.
+/// Collectives run one after another, until one fails.
 int sums(const Place& place) {
     const Group group = connect(place);
     for (int i = 0; i < 10; ++i) {
@@ -332,7 +332,7 @@ int behind(const Place& place) {
     hang();
 }
 
-/// NCCL alone, whose initialisation is told to hang: ncclCommAbort() ends it.
+/// ncclCommAbort() ends an initialisation that hangs. NCCL is called without a process group.
 int abort_init(const Place& place) {
     ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -353,8 +353,8 @@ int abort_init(const Place& place) {
     return 0;
 }
 
-/// With a delay before each task of a stream: a collective comes after a copy that was begun before
-/// it, and a host that does not wait sees old numbers.
+/// A collective runs after a copy that was begun earlier, and a host that does not wait sees old
+/// numbers. The test delays each task of a stream.
 int order(const Place& place) {
     const Group group = connect(place);
     const at::Tensor ones = at::ones({kMany}).pin_memory();
@@ -387,7 +387,7 @@ int main(int argc, char** argv) {
                     .store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options)};
         c10::cuda::set_device(place.device.index());
         const int code = scenarios.at(argv[1])(place);
-        // Not through exit(): LibTorch's threads of a process group that failed are still there.
+        // The process avoids exit(): LibTorch's threads of a process group that failed still run.
         std::_Exit(code);
     } catch (const std::exception& failure) {
         wrong(failure.what());

@@ -47,7 +47,7 @@ struct PciInfo {
     std::array<char, 32> bus_id;
 };
 
-/// Of the functions without a version.
+/// An entry of the functions without a version.
 struct ProcessMemory {
     unsigned pid;
     unsigned long long bytes;
@@ -60,7 +60,8 @@ struct ProcessInfo {
     unsigned compute_instance;
 };
 
-/// In percent of a sample period, which ended at a time in microseconds since 1970.
+/// A process's use of a GPU, in percent of a sample period. `time` is the period's end, in
+/// microseconds since 1970.
 struct ProcessSample {
     unsigned pid;
     unsigned long long time;
@@ -80,7 +81,7 @@ constexpr unsigned kWaitingMilliwatts = 120'000;
 constexpr unsigned kWorkingMilliwatts = 400'000;
 constexpr unsigned kDegrees = 40;
 
-/// No handle is null.
+/// The handle is never null, also for GPU 0.
 Device handle_of(int gpu) {
     return reinterpret_cast<Device>(static_cast<std::intptr_t>(gpu + 1));
 }
@@ -97,7 +98,7 @@ int write(std::string_view what, char* text, unsigned size) {
     return kSuccess;
 }
 
-/// As the driver writes it: 00000000:1A:00.0.
+/// Returns the bus id as the driver writes it: 00000000:1A:00.0.
 std::string bus_id_of(int gpu) {
     std::array<char, 32> text{};
     (void)std::snprintf(text.data(), text.size(), "00000000:%02X:00.0", fake_gpu::pci_bus_of(gpu));
@@ -106,7 +107,8 @@ std::string bus_id_of(int gpu) {
 
 enum class Use { Idle, Waiting, Working };
 
-/// As much of `found` as *count has room for, and in *count how much there is.
+/// Copies as many entries of `found` as *count has room for, and sets *count to their number in
+/// `found`.
 template <typename Entry>
 int list(const std::vector<Entry>& found, Entry* entries, unsigned* count) {
     const unsigned room = entries == nullptr ? 0 : *count;
@@ -130,7 +132,7 @@ std::uint64_t now_of(clockid_t clock) {
            static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-/// The driver's figures are averages over a second, too.
+/// Returns the use of `gpu` in the last second: the driver's figures are averages over a second.
 Use use_of(int gpu) {
     const std::uint64_t now_ns = now_of(CLOCK_MONOTONIC);
     const std::vector<fake_gpu::Holder> holders = fake_gpu::holders_of(gpu);
@@ -292,7 +294,7 @@ int nvmlDeviceGetMPSComputeRunningProcesses_v2(Device /*device*/, unsigned* coun
     return kSuccess;
 }
 
-/// One sample of each process that has computed after `since`.
+/// Lists one sample for each process that has computed after `since`.
 int nvmlDeviceGetProcessUtilization(Device device, ProcessSample* samples, unsigned* count,
                                     unsigned long long since) {
     const std::uint64_t started_ns = now_of(CLOCK_REALTIME) - now_of(CLOCK_MONOTONIC);

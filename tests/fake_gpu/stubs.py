@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 SYSTEM = re.compile(r"(lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|util|gomp)\.so|ld-linux)")
-# Of names whose version is no library: the first prefix that fits says whose they are.
+# Names whose version is no library belong to the library of the first prefix that fits.
 PREFIXES = (
     ("cusparseLt", "libcusparseLt.so"), ("cudnn", "libcudnn.so"), ("nccl", "libnccl.so"),
     ("nvrtc", "libnvrtc.so"), ("cuFile", "libcufile.so"), ("nvshmem", "libnvshmem_host.so"),
@@ -26,7 +26,7 @@ PREFIXES = (
     ("cuda", "libcudart.so"))
 DRIVER = "libcuda.so.1"
 IS_OF_DRIVER = re.compile(r"cu[A-Z](?!ile)")
-# What else than stubs these libraries export.
+# Symbols that these libraries export beside the stubs.
 EXPORTED = {"libcudart.so.13": "cuda*; __cuda*", "libnccl.so.2": "nccl*", DRIVER: "cu*"}
 
 HEAD = """// Made by tests/fake_gpu/stubs.py.

@@ -157,7 +157,7 @@ class UnderDdprun(unittest.TestCase):
                               timeout=DEADLINE).stdout
         print(f"gpu: {told}", flush=True)
         figures, use = told.splitlines()
-        # Number, use in permille, memory, all memory, milliwatts, ranks: GPU 0 is idle.
+        # Each GPU has number:permille of use:memory:all memory:milliwatts:ranks. GPU 0 is idle.
         self.assertRegex(figures, r"^0:0:0:17179869184:70000:- 1:1000:[1-9]\d+:17179869184:\d+:0$")
         self.assertEqual(use, "unused")  # it holds memory, and computes nothing
 

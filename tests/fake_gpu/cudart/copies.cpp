@@ -1,6 +1,6 @@
-// Copies are in the order of their stream. As CUDA documents it: a copy from pageable memory has
-// read it when it returns, a large one waits for its stream before; a copy to pageable memory is
-// done when it returns.
+// A copy runs in the order of its stream. CUDA documents two exceptions. A call that copies from
+// pageable memory has read that memory when the call returns; a large copy first waits for its
+// stream. A call that copies to pageable memory returns when the copy is done.
 
 #include <cuda_runtime_api.h>
 

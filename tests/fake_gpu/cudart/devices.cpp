@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kOperators = "libddprun_fake_gpu_operators.so";
 thread_local int current = 0;
 
-/// Of a Hopper, with few processors. Only what LibTorch asks for.
+/// Returns the properties of a Hopper with few processors: those that LibTorch reads.
 cudaDeviceProp properties_of(int gpu) {
     cudaDeviceProp made{};
     (void)std::snprintf(made.name, sizeof made.name, "%s", kGpuName);

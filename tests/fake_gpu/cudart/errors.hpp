@@ -7,12 +7,12 @@ namespace fake_gpu {
 /// Keeps `code` for cudaGetLastError() of this thread, and returns it.
 cudaError_t fail(cudaError_t code);
 
-/// As a kernel does that reads a wild address: every later call of this process fails, and no
-/// stream runs a task any more.
+/// Breaks the GPU as a kernel does that reads a wild address: every later call of this process
+/// fails, and no stream runs a task any more.
 void break_gpu();
 [[nodiscard]] bool is_broken();
 
-/// Success, or the error of a broken GPU.
+/// Returns success, or the error of a broken GPU.
 [[nodiscard]] cudaError_t unless_broken();
 
 }  // namespace fake_gpu

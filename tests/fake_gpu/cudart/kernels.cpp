@@ -16,14 +16,14 @@
 
 namespace {
 
-/// By the address of its function on the host.
+/// The kernels' names, by the address of the kernel's function on the host.
 struct Kernels {
     std::mutex mutex;
     std::unordered_map<const void*, std::string> names;
 };
 
 Kernels& kernels() {
-    // Never destroyed: libraries are loaded and unloaded outside of main(), too.
+    // The object is never destroyed: libraries are loaded and unloaded outside of main(), too.
     static Kernels& created = *std::make_unique<Kernels>().release();
     return created;
 }

@@ -25,7 +25,7 @@ struct Blocks {
 };
 
 Blocks& blocks() {
-    // Never destroyed: threads of streams outlive main().
+    // The object is never destroyed: threads of streams outlive main().
     static Blocks& created = *std::make_unique<Blocks>().release();
     return created;
 }
@@ -71,7 +71,7 @@ cudaError_t allocate(void** start, std::size_t bytes, bool is_on_host) {
     return unless_broken();
 }
 
-/// Once everything that may use it has ended: CUDA waits for the device, too.
+/// Frees the block after a wait for the device, as CUDA does: no task uses the block any more.
 cudaError_t free_block(void* start) {
     if (start == nullptr) {
         return cudaSuccess;

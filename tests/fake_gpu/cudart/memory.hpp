@@ -5,7 +5,7 @@
 
 namespace fake_gpu {
 
-/// Memory that CUDA knows of. That of a device is host memory, too.
+/// Memory that CUDA knows of. A device's memory is host memory, too.
 struct Block {
     void* start = nullptr;
     std::size_t bytes = 0;
@@ -14,7 +14,7 @@ struct Block {
     bool is_registered = false;  ///< the program's own, which it keeps
 };
 
-/// The block that holds the address; none: pageable memory.
+/// Returns the block that holds the address, and none for pageable memory.
 [[nodiscard]] std::optional<Block> block_at(const void* address);
 
 }  // namespace fake_gpu

@@ -48,7 +48,7 @@ namespace fake_gpu {
 
 namespace {
 
-/// Of the process. A stream lives as long as the process does: LibTorch keeps a pool of them.
+/// The streams of this process. A stream lives as long as the process: LibTorch pools streams.
 struct Streams {
     std::mutex mutex;
     std::condition_variable changed;
@@ -57,12 +57,12 @@ struct Streams {
 };
 
 Streams& streams() {
-    // Never destroyed: threads of streams outlive main().
+    // The object is never destroyed: threads of streams outlive main().
     static Streams& created = *std::make_unique<Streams>().release();
     return created;
 }
 
-/// Under the lock.
+/// The caller holds the lock of streams().
 CUstream_st* add_stream(int device) {
     streams().all.push_back(std::make_unique<CUstream_st>());
     streams().all.back()->device = device;
@@ -122,7 +122,7 @@ void run(const Task& task) {
     }
 }
 
-/// The program's signals are none of its business.
+/// The thread blocks all signals, which are for the program's threads.
 void start_thread(CUstream_st& stream) {
     sigset_t all;
     sigset_t before;
@@ -138,7 +138,7 @@ void wait_until_idle(CUstream_st& stream) {
     streams().changed.wait(lock, [&] { return is_idle(stream) || is_broken(); });
 }
 
-/// Done, or never to be done.
+/// Returns whether nothing is left to wait for: the mark is set, or an event has no mark.
 bool is_over(const std::shared_ptr<Mark>& mark) {
     return mark == nullptr || mark->is_set;
 }

@@ -12,11 +12,11 @@ using Task = std::function<void()>;
 /// that calls a program's function, must not hold up its caller.
 enum class Runner { Anybody, StreamThread };
 
-/// Behind all that was submitted to the stream before. A null stream is the current device's own.
-/// Without a thread until a task needs one; Settings::task_delay gives every task one.
+/// Queues the task behind all earlier tasks of the stream. A null stream is the current device's
+/// own. A stream has no thread until a task needs one; with Settings::task_delay every task does.
 void submit(cudaStream_t stream, Runner runner, Task task);
 
-/// Until the stream has run all its tasks, or the GPU is broken.
+/// Waits until the stream has run all its tasks, or the GPU is broken.
 void wait_for(cudaStream_t stream);
 void wait_for_all_streams_of_current_device();
 

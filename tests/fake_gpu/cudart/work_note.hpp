@@ -1,5 +1,5 @@
 #pragma once
 
-/// For the operators, which are a library of their own: this process has just computed on the
-/// device. CUDA has no such function.
+/// Notes that this process has just computed on the device. The operators, a library of their own,
+/// call this function; CUDA does not have it.
 extern "C" void cudaFakeGpuNoteWork(int device);

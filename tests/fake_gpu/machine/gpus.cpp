@@ -19,7 +19,7 @@ namespace {
 
 constexpr unsigned kFirstBus = 0x1a;
 
-/// FNV-1a.
+/// Returns the FNV-1a hash of the text.
 std::uint64_t hash_of(std::string_view text) {
     std::uint64_t hash = 14695981039346656037ULL;
     for (const char letter : text) {

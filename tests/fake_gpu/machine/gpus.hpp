@@ -15,7 +15,7 @@ using Uuid = std::array<unsigned char, 16>;
 /// GPUs of one node differ in the last byte, those of different nodes in the first eight.
 [[nodiscard]] Uuid uuid_of(int gpu);
 
-/// As NVIDIA's tools write it: GPU-01234567-89ab-cdef-0123-456789abcdef.
+/// Returns the UUID as NVIDIA's tools write it: GPU-01234567-89ab-cdef-0123-456789abcdef.
 [[nodiscard]] std::string uuid_text(int gpu);
 
 [[nodiscard]] unsigned pci_bus_of(int gpu);

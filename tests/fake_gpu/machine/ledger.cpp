@@ -31,7 +31,7 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 2 * sizeof(std::uint64_t));
 
-/// None if it cannot be made.
+/// Returns the entry in a new file, and null when the file cannot be made.
 Entry* make_entry(const std::string& path) {
     constexpr mode_t kOwnerOnly = 0600;
     const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, kOwnerOnly);
@@ -63,7 +63,7 @@ Entry& own_entry(int gpu) {
     return *entry;
 }
 
-/// 0 if the file is no process's.
+/// Returns 0 when the file is no process's.
 pid_t pid_in_name(const std::string& name, const std::string& prefix) {
     pid_t pid = 0;
     if (name.starts_with(prefix)) {
@@ -98,7 +98,7 @@ std::vector<Holder> holders_of(int gpu) {
             std::filesystem::remove(file.path(), ignored);
             continue;
         }
-        // Shorter while it is being made.
+        // The file is shorter while its process makes it.
         std::array<std::uint64_t, 2> words{};
         std::ifstream(file.path(), std::ios::binary)
             .read(reinterpret_cast<char*>(words.data()), sizeof words);

@@ -53,7 +53,7 @@ bool is_network() {
     return link == "network";
 }
 
-/// Made if it is missing; all processes of the fake machine have the same one.
+/// Returns the folder that all processes of the fake machine share. A missing folder is made.
 std::string state_folder() {
     constexpr mode_t kOwnerOnly = 0700;
     std::string folder = variable("STATE", "/dev/shm/ddprun-fake-gpu-" + std::to_string(geteuid()));
@@ -89,7 +89,7 @@ Settings read_settings() {
 }  // namespace
 
 const Settings& settings() {
-    // Never destroyed: threads of streams outlive main().
+    // The object is never destroyed: threads of streams outlive main().
     static const Settings& read = *std::make_unique<Settings>(read_settings()).release();
     return read;
 }

@@ -18,16 +18,17 @@ struct Settings {
     bool is_traced = false;                  ///< each operator writes a line to stderr
     bool is_death_noticed = false;           ///< a connection over a network ends with its peer
     std::string nccl_faults;                 ///< as nccl/faults.hpp reads it
-    /// What ends the process waits so long once LibTorch's static objects are gone.
+    /// The end of the process is delayed so long after LibTorch's static objects are gone.
     std::chrono::milliseconds exit_delay{};
     long broken_task = -1;  ///< this task of the process breaks its GPU
 };
 
-/// Read once. An unusable value ends the process with a line that names its variable.
+/// The environment is read once. An unusable value ends the process with a line that names its
+/// variable.
 [[nodiscard]] const Settings& settings();
 
-/// Writes `what` to stderr and ends the process: something that the fake GPU does not have was
-/// asked for, or it was set up wrongly.
+/// Writes `what` to stderr and ends the process. The program has asked for something that the fake
+/// GPU does not have, or a setting is wrong.
 [[noreturn]] void give_up(const std::string& what);
 
 }  // namespace fake_gpu

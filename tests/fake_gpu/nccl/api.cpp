@@ -111,7 +111,7 @@ struct SplitKey {
     int key = 0;
 };
 
-/// The keys of all ranks; false when the communicator is aborted.
+/// Fills `all` with the keys of all ranks. Returns false when the communicator is aborted.
 bool exchange_keys(ncclComm& parent, SplitKey& mine, std::vector<SplitKey>& all) {
     std::vector<Transfer> transfers;
     for (int rank = 0; rank < parent.size(); ++rank) {
@@ -216,7 +216,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
     return ncclSuccess;
 }
 
-/// LibTorch calls it with null when it aborts what it has aborted before.
+/// LibTorch passes null when it aborts a communicator a second time.
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
     if (communicator != nullptr) {
         communicator->abort();
@@ -272,7 +272,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* ma
                                        : init(made, place_of(*parent, child, all), config);
 }
 
-/// The ranks that stay say the same of those that go.
+/// All ranks that stay exclude the same ranks.
 ncclResult_t ncclCommShrink(ncclComm_t parent, int* excluded, int count, ncclComm_t* made,
                             ncclConfig_t* config, int flags) {
     if ((flags & NCCL_SHRINK_ABORT) != 0) {

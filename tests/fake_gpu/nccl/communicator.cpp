@@ -27,7 +27,7 @@ constexpr std::chrono::milliseconds kLook{20};
 
 std::mutex refusal_mutex;
 std::string& refusal() {
-    // Never destroyed: threads outlive main().
+    // The text is never destroyed: threads outlive main().
     static std::string& text = *std::make_unique<std::string>().release();
     return text;
 }
@@ -143,7 +143,7 @@ ncclResult_t ncclComm::map_meeting() {
     return ncclSuccess;
 }
 
-/// Ends when all have come: then every process is known, and the file needs no name.
+/// Returns when all ranks have come: then every process is known, and the file needs no name.
 ncclResult_t ncclComm::arrive() {
     cudaDeviceProp properties{};
     if (cudaGetDeviceProperties(&properties, device_) != cudaSuccess) {
@@ -241,7 +241,7 @@ bool ncclComm::move_bytes(Transfer& transfer, fake_gpu::Ring& ring) {
     return true;
 }
 
-/// Of the transfers to one peer, and of those from it, the first goes on.
+/// Moves bytes of the first transfer to each peer, and of the first transfer from each peer.
 ncclComm::Progress ncclComm::make_progress(Channel channel, std::vector<Transfer>& transfers) {
     Progress progress;
     std::array<std::array<bool, fake_gpu::kMostRanks>, 2> is_taken{};
@@ -359,7 +359,7 @@ void ncclComm::set_async_error(ncclResult_t code, const std::string& why) {
         const std::lock_guard lock(mutex_);
         last_error_ = why;
     }
-    // While it connects the result of that is the answer.
+    // While the communicator connects, the result of connecting is the answer.
     if (!is_in_progress()) {
         async_error_ = code;
     }

@@ -54,7 +54,8 @@ public:
         int size = 1;
     };
 
-    /// For the current device. It lives until let_go() and the last operation.
+    /// Makes a communicator for the current device. It lives until let_go() was called and its last
+    /// operation has ended.
     [[nodiscard]] static ncclComm* make(Place place, bool is_blocking);
     ~ncclComm();
     ncclComm(const ncclComm&) = delete;
@@ -68,23 +69,20 @@ public:
     [[nodiscard]] bool is_blocking() const { return is_blocking_; }
     [[nodiscard]] bool is_aborted() const { return is_aborted_; }
 
-    /// Meets the others, until all have come or it is aborted. A peer that dies before is not
-    /// noticed.
+    /// Waits until all ranks have come, or the communicator is aborted. The death of a peer that is
+    /// still missing goes unnoticed.
     ncclResult_t connect();
 
-    /// False when it was aborted before all bytes were moved. A peer that dies is noticed if
-    /// Settings::is_death_noticed: as an asynchronous error, and the wait goes on.
+    /// Moves the bytes of all transfers. Returns false when the communicator is aborted before. If
+    /// Settings::is_death_noticed, a peer's death is an asynchronous error, and the wait goes on.
     bool exchange(Channel channel, std::vector<Transfer> transfers);
 
     /// Ends the waits of all operations and of connect(), and returns when they have ended.
     void abort();
 
-    /// Until all operations have run, or it is aborted.
+    /// Waits until all operations have run, or the communicator is aborted.
     void drain();
     void let_go() { self_.reset(); }
-
-    /// Its operations run in the order of their tickets.
-    [[nodiscard]] std::uint64_t take_ticket();
 
     /// What RAS tells. All ranks see the counts of all.
     [[nodiscard]] bool is_connected() const { return is_connected_; }
@@ -92,11 +90,14 @@ public:
     [[nodiscard]] std::uint64_t launched(int rank, fake_gpu::OperationKind kind) const;
     [[nodiscard]] int process_of(int rank) const;
 
-    /// False when it is aborted. Either way end_turn() follows.
+    /// Operations of the communicator run in the order of their tickets.
+    [[nodiscard]] std::uint64_t take_ticket();
+    /// Waits for the ticket's turn. Returns false when the communicator is aborted. In both cases
+    /// the caller calls end_turn().
     [[nodiscard]] bool begin_turn(std::uint64_t ticket);
     void end_turn();
 
-    /// While it is aborted or the time is not over.
+    /// Waits until the time is over, or the communicator is aborted.
     void pause(std::chrono::milliseconds time);
     void wait_for_abort();
 
@@ -104,15 +105,16 @@ public:
     void run_aside(std::function<ncclResult_t()> job);
 
     void set_async_error(ncclResult_t code, const std::string& why);
-    /// The result of a call that was accepted. On a communicator that does not block it is
-    /// ncclInProgress for the first call of each kind, which NCCL connects channels for; and so is
-    /// the next answer of async_error().
+    /// Returns the result of an accepted call. If the communicator does not block, the first call
+    /// of each kind, for which NCCL connects channels, has ncclInProgress; so has the next
+    /// async_error().
     [[nodiscard]] ncclResult_t accept_call(std::size_t kind);
     [[nodiscard]] ncclResult_t async_error();
     [[nodiscard]] bool is_in_progress() const { return async_error_ == ncclInProgress; }
     [[nodiscard]] std::string last_error();
 
-    /// How many communicators were split or shrunk from it: part of their ids.
+    /// Counts the communicators that were split or shrunk from this one. The number is part of the
+    /// child's id.
     [[nodiscard]] int next_child() { return children_++; }
 
     [[nodiscard]] ncclRedOp_t add_scalar(fake_gpu::Scalar scalar);

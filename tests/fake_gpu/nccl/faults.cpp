@@ -28,7 +28,7 @@ struct Rule {
             " is none of [init-]KIND[:MS][@N], KIND one of hang, error, slow, die, refuse");
 }
 
-/// What stands behind the last `mark`, which it cuts off with it.
+/// Cuts off the last `mark` and the text behind it, and returns the number in that text.
 std::optional<long> cut_number(std::string_view& word, char mark) {
     const std::size_t place = word.rfind(mark);
     if (place == std::string_view::npos) {
@@ -77,7 +77,7 @@ std::vector<Rule> read_rules() {
 }
 
 Fault find(bool is_of_init, long number) {
-    // Never destroyed: threads of streams outlive main().
+    // The object is never destroyed: threads of streams outlive main().
     static const std::vector<Rule>& rules =
         *std::make_unique<std::vector<Rule>>(read_rules()).release();
     for (const Rule& rule : rules) {

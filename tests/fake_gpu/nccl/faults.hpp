@@ -19,11 +19,11 @@ struct Fault {
     std::chrono::milliseconds time{};
 };
 
-/// Of this process's next operation, as Settings::nccl_faults says: a list, split by commas, of
-/// KIND, KIND@N or slow:MS@N, with N counted from 0. Without N it is each one's.
+/// Returns the fault of this process's next operation. Settings::nccl_faults lists faults, split by
+/// commas: KIND, KIND@N or slow:MS@N, with N counted from 0. A fault without N is each operation's.
 [[nodiscard]] Fault next_fault_of_operation();
 
-/// Of the next communicator that connects: init-KIND.
+/// Returns the fault of the next communicator that connects: init-KIND in the list.
 [[nodiscard]] Fault next_fault_of_init();
 
 }  // namespace fake_gpu

@@ -40,8 +40,8 @@ void copy_to_itself(Operations::const_iterator begin, Operations::const_iterator
     }
 }
 
-/// Sends and receives of one group go on together, collectives one after another. False when it is
-/// aborted.
+/// Runs sends and receives of one group together, collectives one after another. Returns false when
+/// the communicator is aborted.
 bool run_operations(ncclComm& communicator, const Operations& operations) {
     for (auto begin = operations.begin(); begin != operations.end();) {
         auto end = std::next(begin);
@@ -65,7 +65,7 @@ bool run_operations(ncclComm& communicator, const Operations& operations) {
     return true;
 }
 
-/// False when it takes no part.
+/// Lets the fault happen. Returns false when the operation then takes no part.
 bool suffer(ncclComm& communicator, const Fault& fault) {
     switch (fault.kind) {
         case FaultKind::Die:
@@ -88,7 +88,7 @@ bool suffer(ncclComm& communicator, const Fault& fault) {
     return true;
 }
 
-/// On the thread of a stream.
+/// Runs on the thread of a stream.
 void run_batch(void* data) {
     const std::unique_ptr<Batch> batch(static_cast<Batch*>(data));
     ncclComm& communicator = *batch->communicator;
@@ -118,7 +118,7 @@ std::vector<Batch> batches_of(const Operations& operations) {
 ncclResult_t launch(const Operations& operations) {
     ncclResult_t result = ncclSuccess;
     for (Batch& batch : batches_of(operations)) {
-        // Another thread may abort it meanwhile.
+        // Another thread may abort the communicator meanwhile.
         const std::shared_ptr<ncclComm> communicator = batch.communicator;
         batch.fault = next_fault_of_operation();
         if (batch.fault.kind == FaultKind::Refuse) {

@@ -11,7 +11,7 @@
 
 namespace fake_gpu {
 
-/// A call of NCCL. What it has no use for is 0.
+/// A call of NCCL. A field that the call does not use is 0.
 struct Operation {
     OperationKind kind;
     const char* from = nullptr;
@@ -30,13 +30,13 @@ struct Operation {
 /// A place for each rank's part of a reduction, by rank.
 using Parts = std::vector<std::vector<char>>;
 
-/// What this rank sends and receives for `operation`. What is to be reduced goes into `parts`.
+/// Adds the sends and receives of this rank for `operation`. Bytes to be reduced go into `parts`.
 void add_transfers(const Operation& operation, std::vector<Transfer>& transfers, Parts& parts);
 
-/// The rest, once all is transferred: this rank's own part, and the reduction.
+/// Completes the operation after its transfers: copies this rank's own part, and reduces.
 void complete(const Operation& operation, const Parts& parts);
 
-/// The reduction of `parts`, which are in the order of ranks: all ranks get the same bits.
+/// Reduces `parts` in the order of ranks: all ranks get the same bits.
 void reduce(const Operation& operation, const std::vector<const char*>& parts, char* to);
 
 [[nodiscard]] std::size_t size_of(ncclDataType_t type);

@@ -114,7 +114,7 @@ Number combine(ncclRedOp_t reduction, Number one, Number other) {
     }
 }
 
-/// By which the sum is multiplied: an average's, or that of ncclRedOpCreatePreMulSum().
+/// Returns the factor of the sum: that of an average, or of ncclRedOpCreatePreMulSum().
 double factor_of(const Operation& operation) {
     if (operation.reduction == ncclAvg) {
         return 1.0 / operation.communicator->size();

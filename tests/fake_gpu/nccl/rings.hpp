@@ -26,7 +26,7 @@ struct Ring {
 /// A word that changes when its owner should look again; in memory that processes share.
 using Bell = std::atomic<std::uint32_t>;
 void ring_bell(Bell& bell);
-/// Until the bell is no longer at `heard`, or the time is over.
+/// Waits until the bell is no longer at `heard`, or the time is over.
 void wait_for_bell(Bell& bell, std::uint32_t heard, std::chrono::milliseconds most);
 
 struct Member {

@@ -29,10 +29,10 @@ namespace {
 using at::Tensor;
 using torch::jit::Stack;
 
-/// The tensors of one call, each with one for the CPU that the CPU's kernel is given in its place.
+/// The CUDA tensors of one call, each with the CPU tensor that the CPU's kernel is given instead.
 class Aliases {
 public:
-    /// `is_output`: the kernel may resize it, so an empty one has memory of its own.
+    /// is_output: the kernel may resize the tensor, so an empty tensor gets memory of its own.
     Tensor on_cpu(const Tensor& tensor, bool is_output) {
         if (!tensor.defined() || !tensor.is_cuda() || tensor.layout() != at::kStrided) {
             return tensor;
@@ -50,7 +50,7 @@ public:
         return all_.back().on_cpu;
     }
 
-    /// A result: the tensor that was given, or a new one on `device`.
+    /// Returns the CUDA tensor for a result: the tensor that was given, or a new one on `device`.
     [[nodiscard]] Tensor on_cuda(const Tensor& result, at::Device device) const {
         if (!result.defined() || !result.is_cpu()) {
             return result;
@@ -69,7 +69,7 @@ public:
         return made;
     }
 
-    /// What the kernel has resized.
+    /// Gives CUDA tensors the sizes and contents of the CPU tensors that the kernel has resized.
     void give_back() const {
         for (const Alias& alias : all_) {
             if (alias.on_cpu.sizes().equals(alias.on_cuda.sizes())) {
@@ -93,7 +93,7 @@ private:
         bool is_fresh = false;
     };
 
-    /// Over the same memory.
+    /// Returns a CPU tensor over the same memory.
     static Tensor share(const Tensor& tensor) {
         auto kept = std::make_unique<at::Storage>(tensor.storage());
         at::DataPtr pointer(
@@ -114,7 +114,7 @@ private:
         return shared;
     }
 
-    /// Of a tensor to one of the same sizes and strides.
+    /// Copies the bytes of a tensor to a tensor of the same sizes and strides.
     static void copy_bytes(const Tensor& to, const Tensor& from) {
         if (from.numel() > 0) {
             const auto offset = static_cast<std::size_t>(from.storage_offset()) * from.itemsize();
@@ -157,8 +157,8 @@ void replace_optional_tensors(c10::IValue& value, Aliases& aliases) {
     value = list;
 }
 
-/// The device of the first CUDA tensor among the arguments, of an argument that names one, or the
-/// current one.
+/// Returns the device of the first CUDA tensor among the arguments, or of an argument that names a
+/// device; otherwise the current device.
 at::Device device_of(const Stack& stack, std::size_t first) {
     for (std::size_t i = first; i < stack.size(); ++i) {
         const c10::IValue& value = stack[i];
@@ -179,8 +179,8 @@ at::Device device_of(const Stack& stack, std::size_t first) {
     return {at::kCUDA, c10::cuda::current_device()};
 }
 
-/// While it lives the CPU's generator gives numbers that CUDA's seed and offset decide. One at a
-/// time: others wait.
+/// While the object lives, CUDA's seed and offset decide the numbers of the CPU's generator. Only
+/// one object lives at a time: its constructor waits.
 class RandomNumbers {
 public:
     explicit RandomNumbers(const at::Generator& of_cuda)
@@ -231,7 +231,7 @@ void call_on_cpu(const c10::OperatorHandle& op, Stack* stack,
     op.callBoxed(stack);
 }
 
-/// Once its device has done what is before.
+/// Waits until the current stream of the device has run its tasks, and notes the work.
 void await_stream(at::Device device) {
     c10::cuda::getCurrentCUDAStream(device.index()).synchronize();
     cudaFakeGpuNoteWork(device.index());

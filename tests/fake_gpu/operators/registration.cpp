@@ -118,7 +118,7 @@ struct Registration {
     Registration() : library(torch::Library::IMPL, "aten", DispatchKey::CUDA, __FILE__, __LINE__) {
         Quiet quiet;
         const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
-        // Else batch norm calls cuDNN.
+        // With cuDNN enabled, batch norm would call it.
         at::globalContext().setUserEnabledCuDNN(false);
         register_operators(library);
     }
@@ -126,7 +126,7 @@ struct Registration {
     torch::Library library;
 };
 
-/// Never destroyed: threads run operators until the process has ended.
+/// The object is never destroyed: threads run operators until the process has ended.
 [[maybe_unused]] const Registration& registration = *std::make_unique<Registration>().release();
 
 }  // namespace
