@@ -169,6 +169,7 @@ class LossesOnGpu(unittest.TestCase):
         """Again and again. Patterns of what the two say: with {victim} for the rank that has the
         fault; none: it dies."""
         for _ in range(max(1, options.kills // 4)):
+            self.begin()  # A resumed training may have fewer steps left than the fault's operation.
             self.lose_once_by(fault, of_victim, of_survivor, timeout_ms)
 
     def lose_once_by(self, fault, of_victim, of_survivor, timeout_ms):
