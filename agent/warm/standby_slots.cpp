@@ -337,9 +337,7 @@ void StandbySlots::has_ended(LocalRank slot) {
     } else if (std::holds_alternative<Ready>(at(slot).state)) {
         fail(slot, "it ended while it waited");
     }
-    if (!std::holds_alternative<Ready>(at(slot).state) || !DDP_BUG(DeadStandbyTaken)) {
-        at(slot).state = None{};
-    }
+    at(slot).state = DDP_RULE(None{}, DeadStandbyTaken, is_waiting(slot) ? at(slot).state : None{});
 }
 
 void StandbySlots::cannot_be_started(const std::string& why) {
@@ -447,7 +445,7 @@ std::string StandbySlots::why_not(LocalRank slot) const {
 bool StandbySlots::is_preparing() const {
     return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
         return std::holds_alternative<Preparing>(slot.state) ||
-               (std::holds_alternative<Ending>(slot.state) && !DDP_BUG(EndingStandbyForgotten));
+               DDP_RULE(std::holds_alternative<Ending>(slot.state), EndingStandbyForgotten, false);
     });
 }
 
@@ -455,7 +453,7 @@ void StandbySlots::settle(Instant now, StandbyEffects& out) {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
         const LocalRank slot(static_cast<int>(i));
         auto* preparing = std::get_if<Preparing>(&slots_[i].state);
-        if (preparing != nullptr && now >= preparing->until && !DDP_BUG(LateStandbyAwaited)) {
+        if (preparing != nullptr && DDP_RULE(now >= preparing->until, LateStandbyAwaited, false)) {
             fail(slot, fmt::format("it was not ready after {} ms",
                                    limits_.standby_ready_timeout.count()));
             discard(slots_[i], out);

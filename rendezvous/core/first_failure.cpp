@@ -58,10 +58,8 @@ bool is_earlier(const TimedFailure& left, const TimedFailure& right) {
 
 const TimedFailure& first_of(const std::vector<TimedFailure>& failures) {
     DDP_CHECK(!failures.empty());
-    if (DDP_BUG(FirstFailureByArrival)) {
-        return failures.front();
-    }
-    return *std::min_element(failures.begin(), failures.end(), is_earlier);
+    return *DDP_RULE(std::min_element(failures.begin(), failures.end(), is_earlier),
+                     FirstFailureByArrival, failures.begin());
 }
 
 void keep_earliest(std::vector<TimedFailure>& failures, std::size_t most) {
