@@ -111,8 +111,11 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
     keeper_ = std::move(*keeper);
     options_.supervisor.identity.containment = names_of(keeper_->containment()).word;
     supervisor_.emplace(options_.supervisor);
-    events_.emplace(io_, options_.supervisor, options_.watch_limits, options_.program, *output_,
-                    options_.output.has_live_line, run_events_ask());
+    GpuHelper* gpus = options_.supervisor.awaits_gpu_memory ? &helpers_.gpu_helper : nullptr;
+    events_.emplace(
+        io_, options_.supervisor, options_.watch_limits, options_.program, *output_,
+        options_.output.has_live_line, AgentView{*supervisor_, generation_, store_},
+        WatchMeans{*link_, store_, gpus, [this](int pid) { exclude_from_sweeps(pid); }});
     if (keeper_->containment() == ContainmentLevel::Session) {
         say("warning: containment C0 (session): what a worker starts in a session of its own "
             "may outlive it; look at `ps` after a failure");
@@ -341,51 +344,6 @@ TerminalRelay::Events Agent::relay_events() {
     };
     events.say = [this](const std::string& line) { say(line); };
     return events;
-}
-
-RunEvents::Ask Agent::run_events_ask() {
-    RunEvents::Ask ask;
-    ask.moments = [this](Generation number) {
-        const GenerationOnNode* generation = held(number);
-        return generation == nullptr ? std::vector<WorkerMoments>() : generation->moments();
-    };
-    ask.waits_for = [this] { return supervisor_->explain(); };
-    ask.pids = [this] {
-        std::vector<int> pids;
-        if (generation_) {
-            pids.resize(generation_->workers().size());
-            for (const auto& [local_rank, pid] : generation_->pids()) {
-                pids.at(static_cast<std::size_t>(local_rank.value())) = pid;
-            }
-        }
-        return pids;
-    };
-    ask.send = [this](const rdzv::AgentMessage& message) { link_->send(message); };
-    if (options_.supervisor.awaits_gpu_memory) {
-        ask.gpu_figures = [this, pids = ask.pids](Milliseconds timeout,
-                                                  GpuHelper::Answer on_answer) {
-            std::string question = "figures";
-            for (const int pid : pids()) {
-                question += fmt::format(" {}", pid);
-            }
-            helpers_.gpu_helper.ask(question, timeout, std::move(on_answer));
-        };
-    }
-    ask.on_child = [this](int pid) { exclude_from_sweeps(pid); };
-    ask.obey = [this](const rdzv::OperatorOrder& order, const std::string& from,
-                      rdzv::Link::OrderAnswer answer) {
-        link_->obey(order, from, std::move(answer));
-    };
-    ask.store_operations = [this] { return store_.operations(); };
-    ask.store_requests = [this] { return store_.requests(); };
-    ask.store_waits = [this](std::function<void(const rdzv::StoreWaits&)> answer) {
-        store_.ask_who_waits([this, answer = std::move(answer)](const rdzv::StoreWaits& waits) {
-            boost::asio::post(io_, [answer, waits] { answer(waits); });
-        });
-    };
-    ask.estimates = [this] { return store_.estimates(); };
-    ask.end_estimates = [this] { store_.end_estimates(); };
-    return ask;
 }
 
 GenerationOnNode* Agent::held(Generation number) {

@@ -66,7 +66,6 @@ private:
     [[nodiscard]] WarmStart::Events warm_events();
     [[nodiscard]] bool start_cold(Generation number, LocalRank local_rank, const WorkerEnd& end);
     [[nodiscard]] TerminalRelay::Events relay_events();
-    [[nodiscard]] RunEvents::Ask run_events_ask();
 
     void feed(Input input);
     void carry_out(Effect effect);
