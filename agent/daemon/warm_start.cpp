@@ -295,16 +295,15 @@ void WarmStart::take_program(const std::string& identity) {
 }
 
 void WarmStart::settle() {
-    StandbyEffects effects;
-    if (warm_.needs_room) {
-        slots_.see_memory(read_memory_room());
-    }
     const std::vector<WorkerMoments> moments = events_.moments();
-    slots_.see_steps(std::any_of(moments.begin(), moments.end(), [](const WorkerMoments& worker) {
-        return worker.main && !worker.first_step;
-    }));
-    slots_.settle(clock_now(), effects);
-    for (const StandbyEffect& effect : effects) {
+    NodeSeen node;
+    if (warm_.needs_room) {
+        node.room = read_memory_room();
+    }
+    node.is_first_step_awaited =
+        std::any_of(moments.begin(), moments.end(),
+                    [](const WorkerMoments& worker) { return worker.main && !worker.first_step; });
+    for (const StandbyEffect& effect : slots_.settle(clock_now(), node)) {
         std::visit([this](const auto& one) { carry_out(one); }, effect);
     }
     timer_.set(slots_.next_deadline());
