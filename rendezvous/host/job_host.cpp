@@ -7,19 +7,10 @@
 
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
+#include "rendezvous/core/first_failure.hpp"
 #include "rendezvous/core/run.hpp"
 
 namespace ddprun::rdzv {
-
-namespace {
-
-/// The same fault may count bytes, and what is told of it makes the record larger.
-std::string without_digits(std::string text) {
-    std::erase_if(text, [](char c) { return c >= '0' && c <= '9'; });
-    return text;
-}
-
-}  // namespace
 
 JobHost::JobHost(JobId job, HostOptions options, Rng rng)
     : options_(std::move(options)),
@@ -271,6 +262,7 @@ void JobHost::give_up_waiting(Instant now, HostEffects& out) {
 void JobHost::tell_fault(Instant now, const std::string& fault, HostEffects& out) {
     const Milliseconds pause = options_.coordinator.limits.reconnect_backoff_max;
     const bool goes_on = !fault.empty() && !fault_.empty();
+    // The same fault may count bytes, and what is told of it makes the record larger.
     const bool is_another =
         goes_on && now - fault_told_at_ >= pause && without_digits(fault) != without_digits(fault_);
     if ((goes_on && !is_another) || (fault.empty() && fault_.empty())) {
