@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <system_error>
 #include <utility>
 
@@ -13,7 +14,6 @@
 #include <fmt/format.h>
 
 #include "base/os/give_to_loop.hpp"
-#include "base/os/read_files.hpp"
 #include "base/os/shared_file_system.hpp"
 #include "base/os/unix_time.hpp"
 
@@ -89,8 +89,14 @@ FileNotice::Seen FileNotice::see(const std::string& path, std::size_t bytes_max)
         return seen;
     }
     seen.is_there = true;
-    seen.line = read_beginning(path, bytes_max).value_or("");
-    seen.line.resize(std::min(seen.line.find('\n'), seen.line.size()));
+    if (S_ISREG(status.st_mode)) {
+        // read_beginning() does not wait for whoever holds a lease on the file; this thread may.
+        std::ifstream file(path);
+        seen.line.resize(bytes_max);
+        file.read(seen.line.data(), static_cast<std::streamsize>(seen.line.size()));
+        seen.line.resize(static_cast<std::size_t>(file.gcount()));
+        seen.line.resize(std::min(seen.line.find('\n'), seen.line.size()));
+    }
     return seen;
 }
 
