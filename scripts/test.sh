@@ -181,12 +181,14 @@ if [ "$is_full" = yes ]; then
         suite "the C++ runtime, 100,000 steps, 1,000 deaths" release -R runtime_process
     suite "large libraries in Python, each run on a terminal, jobs of Slurm and mpirun, NFS, \
 a C++ training with the installed runtime" release -L full
-    if [ -e .venv/compile-only/torch-2.11.txt ]; then
-        check "the runtime compiles with LibTorch 2.11, too" \
-            scripts/build.sh release ddprun_compiles_with_torch_2_11
-    else
-        left_out+=("compiling the runtime with LibTorch 2.11: its headers could not be had")
-    fi
+    for version in 2.11 2.15; do
+        if [ -e ".venv/compile-only/torch-$version/LibTorch-$version.txt" ]; then
+            check "the runtime compiles with LibTorch $version, too" \
+                scripts/build.sh release "ddprun_compiles_with_torch_${version/./_}"
+        else
+            left_out+=("compiling the runtime with LibTorch $version: its headers could not be had")
+        fi
+    done
     if [ -e .venv/fake-gpu/LibTorch-for-CUDA.txt ]; then
         DDPRUN_GPU_KILLS=100 test_on_fake_gpu
     else
