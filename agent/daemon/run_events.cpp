@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/daemon/resident_memory.hpp"
+#include "agent/daemon/worker_activity.hpp"
 #include "base/os/unix_time.hpp"
 #include "rendezvous/events/event_fields.hpp"
 #include "rendezvous/events/rank_board.hpp"
@@ -190,6 +191,7 @@ void RunEvents::keep_hang(const HangSeen& seen) {
 std::vector<WorkerState> RunEvents::workers() const {
     const std::vector<WorkerMoments> moments = agent_.moments(generation_);
     const std::vector<int> pids = agent_.pids();
+    const Instant now = clock_now();
     std::vector<WorkerState> workers;
     for (std::size_t i = 0; i < pids.size(); ++i) {
         WorkerState worker;
@@ -197,6 +199,12 @@ std::vector<WorkerState> RunEvents::workers() const {
         const LocalRank local_rank(static_cast<int>(i));
         worker.phase = chronicle_.phase_of(local_rank, worker.moments);
         worker.log_bytes = output_.bytes_of(local_rank);
+        if (const std::optional<Instant> last = output_.last_of(local_rank)) {
+            worker.output_age_ms = age_ms(now, *last);
+        }
+        if (pids[i] != 0) {
+            worker.activity = activity_of_process(pids[i]);
+        }
         workers.push_back(std::move(worker));
     }
     return workers;
@@ -273,7 +281,7 @@ Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
                 .hostname = options_.identity.hostname,
                 .base_rank = base_rank_},
                told);
-    board.judge(now);
+    board.judge(now, now);
     ordered_json workers = ordered_json::array();
     const std::vector<WorkerMoments> moments = agent_.moments(generation_);
     const std::vector<int> pids = agent_.pids();
@@ -303,6 +311,13 @@ Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
         {"time", rdzv::time_use_json(log_->time_use(), clock_now(), unix_now())}};
     if (const std::string slowest = board.told().slowest_json(); !slowest.empty()) {
         status["slowest"] = ordered_json::parse(slowest);
+    }
+    if (const std::optional<rdzv::Stall>& stall = board.stall()) {
+        status["stall"] = {{"age_ms", stall->age.count()}, {"text", stall->text}};
+        if (stall->culprit.rank) {
+            status["stall"]["rank"] = stall->culprit.rank->value();
+            status["stall"]["hostname"] = stall->culprit.host;
+        }
     }
     if (told.memory) {
         status["memory_bytes"] = told.memory->bytes;

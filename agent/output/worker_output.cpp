@@ -326,6 +326,12 @@ std::uint64_t WorkerOutput::bytes_of(LocalRank local_rank) const {
     return found == counts_.end() ? 0 : found->second->bytes.load();
 }
 
+std::optional<Instant> WorkerOutput::last_of(LocalRank local_rank) const {
+    const auto found = counts_.find(local_rank.value());
+    const std::int64_t ns = found == counts_.end() ? 0 : found->second->last_ns.load();
+    return ns == 0 ? std::nullopt : std::optional(Instant(std::chrono::nanoseconds(ns)));
+}
+
 std::optional<Instant> WorkerOutput::first_after(Instant moment) const {
     std::optional<Instant> first;
     for (const auto& [local_rank, count] : counts_) {

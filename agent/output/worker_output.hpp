@@ -64,7 +64,9 @@ struct OutputCount {
     static constexpr std::size_t kFirst = 32;
 
     std::atomic<std::uint64_t> bytes{0};
-    /// When its first pieces were read, in order, nanoseconds on CLOCK_MONOTONIC; 0: none yet.
+    /// When the last piece was read, nanoseconds on CLOCK_MONOTONIC; 0: none yet.
+    std::atomic<std::int64_t> last_ns{0};
+    /// The same of the first pieces, in order.
     std::array<std::atomic<std::int64_t>, kFirst> first_ns{};
 };
 
@@ -131,6 +133,8 @@ public:
 
     /// What the newest worker of that place has written so far; 0 of none. Asks nobody.
     [[nodiscard]] std::uint64_t bytes_of(LocalRank local_rank) const;
+    /// When it has written last; none: it has not.
+    [[nodiscard]] std::optional<Instant> last_of(LocalRank local_rank) const;
 
     /// When the first of the newest workers has written something after that moment, as far as
     /// their first pieces tell it.

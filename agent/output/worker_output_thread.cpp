@@ -50,16 +50,16 @@ LineWriter own_lines(const OutputOptions& options) {
     };
 }
 
-/// The clock is asked for the first pieces only.
 void note_read(OutputCount& count, std::size_t bytes) {
+    const std::chrono::nanoseconds now = std::chrono::steady_clock::now().time_since_epoch();
     count.bytes += bytes;
+    count.last_ns = now.count();
     if (count.first_ns.back().load(std::memory_order_relaxed) != 0) {
         return;
     }
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
     for (std::atomic<std::int64_t>& ns : count.first_ns) {
         if (ns.load(std::memory_order_relaxed) == 0) {
-            ns = std::chrono::nanoseconds(now).count();
+            ns = now.count();
             return;
         }
     }

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/events/stall.hpp"
+
 namespace ddprun::agent {
 
 namespace {
@@ -13,17 +15,6 @@ namespace {
 bool tells_steps(const WorkerState& worker) {
     return worker.phase != rdzv::RankPhase::Finished && worker.phase != rdzv::RankPhase::Failed &&
            worker.moments.last;
-}
-
-/// Lower is further behind; of those at one step, who told it earlier.
-bool is_behind(const WorkerState& one, const WorkerState& other) {
-    const StepTold& a = *one.moments.last;
-    const StepTold& b = *other.moments.last;
-    return a.number != b.number ? a.number < b.number : a.at < b.at;
-}
-
-std::int64_t seconds(Duration time) {
-    return std::chrono::duration_cast<std::chrono::seconds>(time).count();
 }
 
 }  // namespace
@@ -34,31 +25,35 @@ std::optional<HangSeen> HangNotice::look_at_steps(Instant now, Generation genera
     if (after_ == Milliseconds::zero() || is_said(generation)) {
         return std::nullopt;
     }
-    std::optional<std::size_t> behind;
-    for (std::size_t i = 0; i < workers.size(); ++i) {
-        if (!tells_steps(workers[i])) {
-            continue;
-        }
-        if (workers[i].moments.last->at + after_ > now) {
-            return std::nullopt;
-        }
-        if (!behind || is_behind(workers[i], workers[*behind])) {
-            behind = i;
+    bool tell_steps = false;
+    for (const WorkerState& worker : workers) {
+        if (tells_steps(worker)) {
+            tell_steps = true;
+            if (worker.moments.last->at + after_ > now) {
+                return std::nullopt;
+            }
         }
     }
-    if (!behind) {
+    if (!tell_steps) {
         return std::nullopt;
     }
     said_ = generation;
-    const StepTold& last = *workers[*behind].moments.last;
-    const Rank rank(base_rank.value() + static_cast<int>(*behind));
-    return HangSeen{.rank = rank,
-                    .step = last.number,
-                    .host = host,
-                    .text = fmt::format(
-                        "no rank on {} has told a step for {} s; furthest behind is rank {}, "
-                        "at step {} since {} s",
-                        host, seconds(after_), rank.value(), last.number, seconds(now - last.at))};
+    std::vector<rdzv::RankProgress> told(workers.begin(), workers.end());
+    std::vector<rdzv::RankSeen> ranks;
+    for (std::size_t i = 0; i < workers.size(); ++i) {
+        told[i].step = workers[i].moments.step;
+        ranks.push_back({.rank = Rank(base_rank.value() + static_cast<int>(i)),
+                         .host = host,
+                         .told = &told[i]});
+    }
+    const rdzv::Culprit culprit = rdzv::find_culprit(ranks, WatchLimits());
+    return HangSeen{
+        .rank = culprit.rank,
+        .step = culprit.step,
+        .host = host,
+        .text = fmt::format("no rank on {} has told a step for {} s; {}", host,
+                            std::chrono::duration_cast<std::chrono::seconds>(after_).count(),
+                            culprit.text)};
 }
 
 std::optional<HangSeen> HangNotice::take(Instant now, Generation generation,

@@ -79,7 +79,14 @@ std::string LiveLine::text(Instant now, const WorkerMoments& rank0, const rdzv::
         const std::optional<RankPace::Step> step = pace_.step();
         text += fmt::format(" | step {}", last->number);
         text += last->total_steps ? fmt::format(" of {}", *last->total_steps) : "";
-        text += step ? " | " + rate_text(step->whole) : "";
+        const Duration age = now - last->at;
+        const bool is_stalled =
+            age >= limits_.stall_after && step && age >= step->whole * limits_.stall_steps;
+        if (is_stalled) {
+            text += fmt::format(" | no step for {}", rough_time(age));
+        } else if (step) {
+            text += " | " + rate_text(step->whole);
+        }
         text += last->loss ? fmt::format(" | loss {:.4g}", *last->loss) : "";
         if (const std::optional<Duration> left = time_left(now, *last, step)) {
             text += fmt::format(" | {} left", rough_time(*left));

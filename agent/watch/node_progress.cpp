@@ -17,6 +17,11 @@ std::uint64_t nanoseconds(Duration time) {
 
 }  // namespace
 
+std::uint64_t age_ms(Instant now, Instant at) {
+    const Duration age = std::max(now - at, Duration::zero());
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<Milliseconds>(age).count());
+}
+
 rdzv::Progress NodeProgress::tell(Instant now, Generation generation,
                                   const std::vector<WorkerState>& workers) {
     if (generation != generation_ || workers.size() != paces_.size()) {
@@ -40,9 +45,7 @@ rdzv::Progress NodeProgress::tell(Instant now, Generation generation,
                 pace.begin(*moments.first_number, *moments.first_step, moments.last->first_waited);
             }
             pace.add(*moments.last);
-            const Duration age = std::max(now - moments.last->at, Duration::zero());
-            rank.step_age_ms =
-                static_cast<std::uint64_t>(std::chrono::duration_cast<Milliseconds>(age).count());
+            rank.step_age_ms = age_ms(now, moments.last->at);
         }
         if (const std::optional<RankPace::Step> step = pace.step()) {
             rank.step_ns = std::max<std::uint64_t>(nanoseconds(step->whole), 1);

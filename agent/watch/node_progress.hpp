@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "agent/watch/chronicle.hpp"
@@ -15,6 +16,9 @@ namespace ddprun::agent {
 struct WorkerState : rdzv::RankProgress {
     WorkerMoments moments;
 };
+
+/// For how long it is so since `at`, as a message has it.
+[[nodiscard]] std::uint64_t age_ms(Instant now, Instant at);
 
 /// How far the workers of this node are, put together when somebody looks. Pure.
 class NodeProgress {

@@ -53,9 +53,9 @@ std::string budget_text(int used, int most, std::string_view what) {
                     : fmt::format("{} of {} {}", used, most, what);
 }
 
-std::string pace_text(const NodeStatus& node) {
+std::string pace_text(const NodeStatus& node, bool is_stalled) {
     std::string text = fmt::format("step {}", *node.step);
-    if (node.step_ns) {
+    if (node.step_ns && !is_stalled) {
         constexpr double kNanosecondsPerSecond = 1e9;
         text += fmt::format(", {:.3g} steps/s",
                             kNanosecondsPerSecond / static_cast<double>(*node.step_ns));
@@ -63,10 +63,10 @@ std::string pace_text(const NodeStatus& node) {
     return text;
 }
 
-std::string notes_text(const NodeStatus& node) {
+std::string notes_text(const NodeStatus& node, bool is_stalled) {
     std::vector<std::string> notes;
     if (node.step) {
-        notes.push_back(pace_text(node));
+        notes.push_back(pace_text(node, is_stalled));
     }
     if (node.is_suspect) {
         notes.emplace_back("cut off");
@@ -87,7 +87,7 @@ std::string notes_text(const NodeStatus& node) {
     return fmt::format("{}", fmt::join(notes, ", "));
 }
 
-TableRow row_of(const NodeStatus& node) {
+TableRow row_of(const NodeStatus& node, bool is_stalled) {
     std::string ranks = "-";
     if (node.base_rank) {
         const int last = *node.base_rank + node.slots - 1;
@@ -101,14 +101,14 @@ TableRow row_of(const NodeStatus& node) {
             std::to_string(node.slots),
             duration_text(node.last_heard) + " ago",
             duration_text(node.lease_left),
-            notes_text(node)};
+            notes_text(node, is_stalled)};
 }
 
-std::string table_of(const std::vector<NodeStatus>& nodes) {
+std::string table_of(const std::vector<NodeStatus>& nodes, bool is_stalled) {
     std::vector<TableRow> rows = {
         {"HOST", "STANDING", "GROUP", "RANKS", "SLOTS", "HEARD", "LEASE", "NOTES"}};
     for (const NodeStatus& node : nodes) {
-        rows.push_back(row_of(node));
+        rows.push_back(row_of(node, is_stalled));
     }
     return table_text(rows, "  ");
 }
@@ -138,6 +138,9 @@ std::string job_text(const JobStatus& job) {
         text += fmt::format(", generation {}, {} ranks", job.generation.value(), job.world_size);
     }
     text += fmt::format(", --nnodes {}\n", nnodes_text(job));
+    if (job.stall) {
+        text += fmt::format("  {}\n", clean(job.stall->text));
+    }
     if (!job.waits_for.empty()) {
         text += fmt::format("  {}\n", clean(job.waits_for));
     }
@@ -168,7 +171,7 @@ std::string job_text(const JobStatus& job) {
                         budget_text(job.restarts_used, job.max_restarts, "restarts"),
                         budget_text(job.node_losses_used, job.max_node_losses, "node losses"));
     if (!job.nodes.empty()) {
-        text += table_of(job.nodes);
+        text += table_of(job.nodes, job.stall.has_value());
     }
     if (job.nodes_left_out > 0) {
         text += fmt::format("  and {} more nodes\n", job.nodes_left_out);

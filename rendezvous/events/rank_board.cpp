@@ -62,9 +62,16 @@ void add_rank(std::string& text, const std::string& quoted_node, int base_rank,
                    "{}{{\"rank\":{},\"node\":{},\"local_rank\":{},\"phase\":\"{}\"",
                    text.empty() ? "" : ",", base_rank + rank.local_rank.value(), quoted_node,
                    rank.local_rank.value(), word_of(rank.phase, kRankPhaseNames));
+    if (rank.activity != Activity::Unknown) {
+        fmt::format_to(std::back_inserter(text), ",\"activity\":\"{}\"",
+                       word_of(rank.activity, kActivityNames));
+    }
+    add(text, "output_age_ms", rank.output_age_ms);
     add(text, "step", rank.step);
     add(text, "step_age_ms", rank.step_age_ms);
-    if (rank.step_ns) {
+    if (is_stalled(rank, WatchLimits())) {
+        text += ",\"steps_per_s\":0";
+    } else if (rank.step_ns) {
         const auto step_ns = static_cast<double>(*rank.step_ns);
         fmt::format_to(std::back_inserter(text), ",\"steps_per_s\":{:.4g}",
                        kNanosecondsPerSecond / step_ns);
@@ -135,8 +142,9 @@ void RankBoard::take(Instant now, const NodeOfRanks& node, const Progress& progr
     nodes_[node.base_rank] = std::make_shared<const NodeTold>(std::move(told));
 }
 
-void RankBoard::judge(Instant since) {
+void RankBoard::judge(Instant now, Instant since) {
     std::vector<StepTime> times;
+    std::vector<RankSeen> seen;
     for (auto node = nodes_.begin(); node != nodes_.end();) {
         const NodeTold& told = *node->second;
         if (told.at < since) {
@@ -145,10 +153,17 @@ void RankBoard::judge(Instant since) {
             continue;
         }
         times.insert(times.end(), told.times.begin(), told.times.end());
+        for (const RankProgress& rank : told.ranks) {
+            seen.push_back({.rank = Rank(told.where.base_rank + rank.local_rank.value()),
+                            .host = told.where.hostname,
+                            .told = &rank,
+                            .ago = now - told.at});
+        }
         ++node;
     }
-    const std::optional<Slowest> slowest = find_slowest(times);
+    stall_ = find_stall(seen, WatchLimits());
     slowest_.reset();
+    const std::optional<Slowest> slowest = stall_ ? std::nullopt : find_slowest(times);
     if (slowest) {
         const auto next = nodes_.upper_bound(slowest->rank.value());
         slowest_ = NamedSlowest{.slowest = *slowest, .where = std::prev(next)->second->where};
@@ -161,7 +176,7 @@ RanksTold RankBoard::told() const {
     for (const auto& [base_rank, node] : nodes_) {
         nodes.push_back(node);
     }
-    return {std::move(nodes), slowest_};
+    return {std::move(nodes), slowest_, stall_};
 }
 
 std::string RankBoard::line(const NodeId& node) const {

@@ -13,6 +13,7 @@
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/events/slowest.hpp"
+#include "rendezvous/events/stall.hpp"
 #include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::rdzv {
@@ -50,8 +51,8 @@ struct NodeTold {
 class RanksTold {
 public:
     RanksTold(std::vector<std::shared_ptr<const NodeTold>> nodes,
-              std::optional<NamedSlowest> slowest)
-        : nodes_(std::move(nodes)), slowest_(std::move(slowest)) {}
+              std::optional<NamedSlowest> slowest, std::optional<Stall> stall)
+        : nodes_(std::move(nodes)), slowest_(std::move(slowest)), stall_(std::move(stall)) {}
 
     [[nodiscard]] std::size_t rank_count() const;
 
@@ -60,6 +61,9 @@ public:
 
     /// As JSON; empty: none stands out.
     [[nodiscard]] std::string slowest_json() const;
+
+    /// None: they get further, or it is not known.
+    [[nodiscard]] const std::optional<Stall>& stall() const { return stall_; }
 
     /// What each rank has told last, in order.
     using Visitor = std::function<void(const NodeOfRanks&, Rank, const RankProgress&)>;
@@ -71,6 +75,7 @@ public:
 private:
     std::vector<std::shared_ptr<const NodeTold>> nodes_;  ///< by base rank
     std::optional<NamedSlowest> slowest_;
+    std::optional<Stall> stall_;
 };
 
 /// What the nodes of one generation have told last of how far their ranks are. Texts are made as
@@ -81,12 +86,14 @@ public:
     /// of the newest one change nothing.
     void take(Instant now, const NodeOfRanks& node, const Progress& progress);
 
-    /// Finds the slowest rank anew. What was told before `since` is forgotten.
-    void judge(Instant since);
+    /// Finds anew whether the ranks get no further, else the slowest one. What was told before
+    /// `since` is forgotten.
+    void judge(Instant now, Instant since);
 
     void clear() { *this = RankBoard(); }
 
     [[nodiscard]] Generation generation() const { return generation_; }
+    [[nodiscard]] std::size_t node_count() const { return nodes_.size(); }
 
     /// All of it, as it is now.
     [[nodiscard]] RanksTold told() const;
@@ -98,12 +105,14 @@ public:
     [[nodiscard]] const NodeTold* told(const NodeId& node) const;
 
     [[nodiscard]] const std::optional<NamedSlowest>& slowest() const { return slowest_; }
+    [[nodiscard]] const std::optional<Stall>& stall() const { return stall_; }
 
 private:
     Generation generation_;
     std::map<int, std::shared_ptr<const NodeTold>> nodes_;  ///< by base rank
     std::map<NodeId, int> base_rank_of_;                    ///< the key of each
     std::optional<NamedSlowest> slowest_;
+    std::optional<Stall> stall_;
 };
 
 }  // namespace ddprun::rdzv

@@ -33,7 +33,8 @@ double percent(Duration part, Duration whole) {
 std::string shares_text(const TimeShares& shares) {
     const Duration whole = shares.whole();
     std::string text =
-        fmt::format("training {:.1f} % of {}{}", percent(shares.training, whole), took_text(whole),
+        fmt::format("{} {:.1f} % of {}{}", shares.is_estimated ? "at work" : "training",
+                    percent(shares.training, whole), took_text(whole),
                     shares.is_estimated ? " (estimated: no steps are told)" : "");
     const auto add = [&](std::string_view name, Duration part) {
         if (part > Duration::zero()) {

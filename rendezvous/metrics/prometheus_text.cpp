@@ -223,6 +223,8 @@ constexpr double kMilliwattsPerWatt = 1000;
 void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
     Family step("ddprun_job_step", "The last training step that all ranks have told.");
     Family pace("ddprun_job_steps_per_second", "Training steps that the job makes, of late.");
+    Family stalled("ddprun_job_stalled_seconds",
+                   "Since the last step of any rank, or output; 0 while the job gets further.");
     Family samples("ddprun_job_samples_per_second", "What all ranks together train on.");
     Family logs("ddprun_job_log_bytes", "What the workers of this generation have written.");
     Family gpu("ddprun_job_gpu_use_ratio", "Share of the time in which its GPUs work, of late.");
@@ -254,8 +256,10 @@ void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigu
         if (least) {
             step.add(labels, static_cast<double>(*least));
         }
+        const std::optional<Stall>& stall = job.ranks->stall();
+        stalled.add(labels, stall ? seconds(stall->age) : 0);
         if (longest_ns > 0) {
-            pace.add(labels, kNanosecondsPerSecond / static_cast<double>(longest_ns));
+            pace.add(labels, stall ? 0 : kNanosecondsPerSecond / static_cast<double>(longest_ns));
         }
         if (rate) {
             samples.add(labels, *rate);
@@ -267,7 +271,7 @@ void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigu
             gpu.add(labels, gpu_use / gpu_ranks);
         }
     }
-    for (Family* family : {&step, &pace, &samples, &logs, &gpu}) {
+    for (Family* family : {&step, &pace, &stalled, &samples, &logs, &gpu}) {
         family->move_to(families);
     }
 }
@@ -316,7 +320,8 @@ std::vector<OfRank> rank_families() {
                     }});
     list.push_back({Family("ddprun_rank_steps_per_second", "Training steps it makes, of late."),
                     [](const RankProgress& rank) {
-                        return rank.step_ns.value_or(0) > 0
+                        return is_stalled(rank, WatchLimits()) ? Value(0)
+                               : rank.step_ns.value_or(0) > 0
                                    ? Value(kNanosecondsPerSecond /
                                            static_cast<double>(*rank.step_ns))
                                    : Value();

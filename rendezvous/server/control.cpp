@@ -35,6 +35,12 @@ void add_pace(JobStatus& job, const RankBoard& board) {
             node.memory_pressure_permille = told->memory->pressure_permille;
         }
     }
+    if (const std::optional<Stall>& stall = board.stall()) {
+        job.stall = StallStatus{.age = stall->age,
+                                .rank = stall->culprit.rank,
+                                .hostname = stall->culprit.host,
+                                .text = stall->text};
+    }
     if (const std::optional<NamedSlowest>& named = board.slowest()) {
         constexpr double kPermille = 1000;
         job.slow =
@@ -142,9 +148,8 @@ std::function<std::string()> status_text(const JobId& wanted, const Jobs& jobs,
     };
 }
 
-Result<std::string> answer_control(const RendezvousHandshake& handshake, std::string_view question,
-                                   const Jobs& jobs, ProgressWatch& progress,
-                                   const Limits& limits) {
+Result<JobId> asked_job(const RendezvousHandshake& handshake, std::string_view question,
+                        const Limits& limits) {
     const Result<AskStatus> asked = decode<AskStatus>(question, limits);
     if (!asked) {
         return asked.error();
@@ -152,8 +157,7 @@ Result<std::string> answer_control(const RendezvousHandshake& handshake, std::st
     if (!handshake.is_for(asked->job)) {
         return Error{ErrorCode::BadMessage, "it asks about another job than it greeted for"};
     }
-    progress.look(asked->job);
-    return status_body(asked->job, jobs, progress, limits);
+    return asked->job;
 }
 
 }  // namespace ddprun::rdzv

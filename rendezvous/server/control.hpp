@@ -24,11 +24,9 @@ namespace ddprun::rdzv {
                                                        const ProgressWatch& progress,
                                                        const Limits& limits);
 
-/// The answer to `question` of a connection that asks (PeerRole::Control) and greeted with
-/// `handshake`, as a body that fits into one frame. Failure: it is no question, or about another
-/// job than it greeted for. Changes no job; `progress` learns that somebody looks.
-[[nodiscard]] Result<std::string> answer_control(const RendezvousHandshake& handshake,
-                                                 std::string_view question, const Jobs& jobs,
-                                                 ProgressWatch& progress, const Limits& limits);
+/// About which job, or empty: about all, a connection asks (PeerRole::Control) that greeted with
+/// `handshake`. Failure: `question` is no question, or about another job than it greeted for.
+[[nodiscard]] Result<JobId> asked_job(const RendezvousHandshake& handshake,
+                                      std::string_view question, const Limits& limits);
 
 }  // namespace ddprun::rdzv

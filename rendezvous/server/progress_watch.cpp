@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
+#include <variant>
 
+#include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/run.hpp"
 
 namespace ddprun::rdzv {
@@ -38,6 +41,45 @@ void ProgressWatch::look(const JobId& job) {
     }
 }
 
+void ProgressWatch::look(const JobId& job, std::function<void()> answer) {
+    look(job);
+    if (is_told(job)) {
+        answer();
+    } else {
+        looking_.push_back({.job = job,
+                            .answer = std::move(answer),
+                            .until = now_here() + limits_.progress_interval});
+    }
+}
+
+bool ProgressWatch::is_told(const JobId& wanted) const {
+    bool is_told = true;
+    jobs_.visit([&](const JobId& id, const Coordinator& coordinator) {
+        const Run* run = coordinator.run();
+        const bool has_ranks = run != nullptr && std::holds_alternative<Running>(run->phase) &&
+                               (wanted.value().empty() || id == wanted);
+        if (has_ranks) {
+            const RankBoard* known = board(id);
+            is_told =
+                is_told && known != nullptr && known->node_count() >= run->current.places.size();
+        }
+    });
+    return is_told;
+}
+
+void ProgressWatch::answer_those_due(Instant now) {
+    const auto due = std::stable_partition(looking_.begin(), looking_.end(),
+                                           [this, now](const Looking& looking) {
+                                               return looking.until > now && !is_told(looking.job);
+                                           });
+    const std::vector<Looking> answered(std::make_move_iterator(due),
+                                        std::make_move_iterator(looking_.end()));
+    looking_.erase(due, looking_.end());
+    for (const Looking& looking : answered) {
+        looking.answer();
+    }
+}
+
 void ProgressWatch::hear(const JobId& job, ConnectionId connection, const Progress& progress) {
     const auto found = watched_.find(job);
     const Run* run = jobs_.run(job);
@@ -58,6 +100,12 @@ void ProgressWatch::hear(const JobId& job, ConnectionId connection, const Progre
         now_here(),
         {.node = node.info.node, .hostname = node.info.hostname, .base_rank = base_rank}, progress);
     found->second.news.insert(node.info.node);
+    const bool is_awaited =
+        std::any_of(looking_.begin(), looking_.end(),
+                    [this](const Looking& looking) { return is_told(looking.job); });
+    if (is_awaited) {
+        timer_.set(now_here());
+    }
 }
 
 const RankBoard* ProgressWatch::board(const JobId& job) const {
@@ -71,6 +119,7 @@ const RankBoard* ProgressWatch::board(const JobId& job) const {
 void ProgressWatch::stop() {
     is_stopped_ = true;
     watched_.clear();
+    looking_.clear();
     timer_.set(std::nullopt);
 }
 
@@ -112,10 +161,11 @@ void ProgressWatch::begin_round(Instant now) {
             it = watched_.erase(it);
             continue;
         }
-        watched.board.judge(now - kMissedNews * interval_of(*run));
+        watched.board.judge(now, now - kMissedNews * interval_of(*run));
         watched.passing = std::exchange(watched.news, {});
         ++it;
     }
+    answer_those_due(now);
 }
 
 /// True: all of this round.

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include <boost/asio/io_context.hpp>
 
@@ -29,6 +30,10 @@ public:
     /// Somebody looks at `job` now; empty: at all.
     void look(const JobId& job);
 
+    /// The same, and calls `answer` when all nodes of what is looked at have told, and that is
+    /// judged: within this call if it is, after progress_interval at the latest. stop() drops it.
+    void look(const JobId& job, std::function<void()> answer);
+
     /// What that node has told.
     void hear(const JobId& job, ConnectionId connection, const Progress& progress);
 
@@ -46,8 +51,17 @@ private:
         std::set<NodeId> passing;              ///< the news of this round, in pieces
     };
 
+    /// Who looks, and waits for the first news.
+    struct Looking {
+        JobId job;
+        std::function<void()> answer;
+        Instant until{};
+    };
+
     void turn();
     void begin_round(Instant now);
+    [[nodiscard]] bool is_told(const JobId& wanted) const;
+    void answer_those_due(Instant now);
     [[nodiscard]] bool pass_news(const JobId& job, Watched& watched, std::size_t& lines_left);
     [[nodiscard]] bool tell_nodes(Instant now, Watched& watched, const Run& run);
     [[nodiscard]] Milliseconds interval_of(const Run& run) const;
@@ -56,9 +70,10 @@ private:
     NewsHooks hooks_;
     WatchLimits limits_;
     std::map<JobId, Watched> watched_;
-    DeadlineTimer timer_;          ///< set while anything is watched
-    bool is_round_begun_ = false;  ///< else the next turn begins one
-    bool has_passed_ = false;      ///< something, in this round
+    std::vector<Looking> looking_;  ///< at most one of each connection
+    DeadlineTimer timer_;           ///< set while anything is watched
+    bool is_round_begun_ = false;   ///< else the next turn begins one
+    bool has_passed_ = false;       ///< something, in this round
     bool is_stopped_ = false;
 };
 

@@ -237,20 +237,25 @@ void Server::take(Session& session, std::string_view body) {
     }
 }
 
-// Who only asks is no agent of any job, and an agent asks nothing.
+// Who only asks is no agent of any job, and an agent asks nothing. The first one of a minute waits
+// until the nodes have told how far their ranks are; it may be gone by then.
 void Server::answer(Session& session, std::string_view question) {
     if (lobby_) {
         send_to_leader(session);
         return;
     }
-    const Result<std::string> reply =
-        answer_control(session.handshake, question, jobs_, progress_, options_.limits);
-    if (!reply) {
-        session.connection.fail(reply.error().what);
+    const Result<JobId> job = asked_job(session.handshake, question, options_.limits);
+    if (!job || std::holds_alternative<Session::Dismissed>(session.state)) {
+        session.connection.fail(job ? "it asks twice" : job.error().what);
         return;
     }
-    session.connection.send(*reply);
-    session.connection.finish();
+    session.state = Session::Dismissed{};
+    progress_.look(*job, [this, id = session.id, job = *job] {
+        if (const auto found = sessions_.find(id); found != sessions_.end()) {
+            found->second.connection.send(status_body(job, jobs_, progress_, options_.limits));
+            found->second.connection.finish();
+        }
+    });
 }
 
 // One order and its answer, which may have to wait for the journal; the connection may be gone by

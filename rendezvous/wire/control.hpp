@@ -82,6 +82,16 @@ struct SlowestStatus {
     bool operator==(const SlowestStatus&) const = default;
 };
 
+/// Its ranks live, and get no further.
+struct StallStatus {
+    Milliseconds age{0};       ///< since the last step of any rank, or its last output
+    std::optional<Rank> rank;  ///< for which all others wait, as far as is known
+    std::string hostname;      ///< its node
+    std::string text;          ///< all of this, for people
+
+    bool operator==(const StallStatus&) const = default;
+};
+
 struct JobStatus {
     JobId job;
     JobPhase phase = JobPhase::Forming;
@@ -110,6 +120,7 @@ struct JobStatus {
     std::optional<int> exit_code;  ///< Closed
     std::string verdict;           ///< Closed
     std::optional<SlowestStatus> slow;
+    std::optional<StallStatus> stall;
     std::string time_text;  ///< where its time went, for people
 
     bool operator==(const JobStatus&) const = default;

@@ -101,6 +101,13 @@ void visit_fields(Is<SlowestStatus> auto& slow, auto& visit) {
     visit.number("cost_permille", slow.cost_permille, 0, 1000);
 }
 
+void visit_fields(Is<StallStatus> auto& stall, auto& visit) {
+    visit.duration("age_ms", stall.age);
+    visit.number("rank", stall.rank, 0, kIntMax);
+    visit.name("hostname", stall.hostname, false);
+    visit.text("text", stall.text);
+}
+
 void visit_fields(Is<JobStatus> auto& job, auto& visit) {
     visit.name("job", job.job, true);
     visit.choice("phase", job.phase, kJobPhaseNames);
@@ -129,6 +136,7 @@ void visit_fields(Is<JobStatus> auto& job, auto& visit) {
     visit.number("exit_code", job.exit_code, 0, 255);
     visit.text("verdict", job.verdict);
     visit.object("slow", job.slow);
+    visit.object("stall", job.stall);
     visit.text("time_text", job.time_text);
 }
 

@@ -77,6 +77,15 @@ inline constexpr std::array kRankPhaseNames = {
     std::pair{std::string_view("failed"), RankPhase::Failed},
 };
 
+inline constexpr std::array kActivityNames = {
+    std::pair{std::string_view("unknown"), Activity::Unknown},
+    std::pair{std::string_view("computes"), Activity::Computes},
+    std::pair{std::string_view("sleeps"), Activity::Sleeps},
+    std::pair{std::string_view("waits"), Activity::Waits},
+    std::pair{std::string_view("blocked"), Activity::Blocked},
+    std::pair{std::string_view("stopped"), Activity::Stopped},
+};
+
 inline constexpr std::array kSamenessNames = {
     std::pair{std::string_view("warn"), Sameness::Warn},
     std::pair{std::string_view("strict"), Sameness::Strict},
@@ -206,6 +215,8 @@ void visit_fields(Is<ReachedMoment> auto& moment, auto& visit) {
 void visit_fields(Is<RankProgress> auto& rank, auto& visit) {
     visit_local_rank(visit, rank.local_rank);
     visit.choice("phase", rank.phase, kRankPhaseNames);
+    visit.choice("activity", rank.activity, kActivityNames);
+    visit_natural(visit, "output_age_ms", rank.output_age_ms);
     visit_natural(visit, "step", rank.step);
     visit_natural(visit, "step_age_ms", rank.step_age_ms);
     visit_natural(visit, "step_ns", rank.step_ns, 1);

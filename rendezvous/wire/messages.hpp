@@ -161,10 +161,23 @@ struct ReachedMoment {
 
 enum class RankPhase { Spawned, Main, GroupReady, Resumed, Training, Finished, Failed };
 
+/// What the main thread of a worker's process did when the node looked.
+enum class Activity {
+    Unknown,
+    Computes,  ///< on a CPU, or ready for one
+    Sleeps,    ///< until a time that it has set
+    Waits,     ///< for another thread, process or machine
+    Blocked,   ///< in the kernel, where no signal reaches it: a disk, a network file system, a
+               ///< driver
+    Stopped,   ///< by SIGSTOP or a debugger
+};
+
 /// How far one worker is, as its agent sees it. What is not set is not known.
 struct RankProgress {
     LocalRank local_rank;
     RankPhase phase = RankPhase::Spawned;
+    Activity activity = Activity::Unknown;
+    std::optional<std::uint64_t> output_age_ms;      ///< since it last wrote to stdout or stderr
     std::optional<std::uint64_t> step;               ///< the last one that it has told
     std::optional<std::uint64_t> step_age_ms;        ///< since then
     std::optional<std::uint64_t> step_ns;            ///< a step takes so long, of late

@@ -17,6 +17,7 @@
 #include "base/rng.hpp"
 #include "rendezvous/events/rank_board.hpp"
 #include "rendezvous/events/slowest.hpp"
+#include "rendezvous/events/stall.hpp"
 #include "rendezvous/events/time_use.hpp"
 #include "tests/support/catch.hpp"
 
@@ -142,7 +143,7 @@ TEST_CASE("the board has each rank as it was told last, and the slowest with its
         board.take(kStart, {.node = NodeId(name), .hostname = "h", .base_rank = node},
                    progress_of(0, 100'000'000, node == 2 ? 90'000'000 : 50'000'000));
     }
-    board.judge(kStart);
+    board.judge(kStart, kStart);
     const json ranks = json::parse(board.told().ranks_json(100));
     REQUIRE(ranks.size() == 4);
     CHECK(ranks[2] == json::parse(R"({"rank":2,"node":"n\"2","local_rank":0,"phase":"training",
@@ -159,7 +160,7 @@ TEST_CASE("the board has each rank as it was told last, and the slowest with its
     // Old news are forgotten, and so is the last generation.
     board.take(kStart + 9s, {.node = NodeId("n\"0"), .hostname = "h", .base_rank = 0},
                progress_of(0, 100, 100));
-    board.judge(kStart + 1s);
+    board.judge(kStart + 1s, kStart + 1s);
     CHECK(json::parse(board.told().ranks_json(100)).size() == 1);
     CHECK(board.told().slowest_json().empty());
     board.take(kStart, {.node = NodeId("m"), .hostname = "h", .base_rank = 5},
@@ -223,6 +224,108 @@ TEST_CASE("a rendezvous is told of checkpoints as they cost more, of the last st
     CHECK_FALSE(told.note_told(kStart, std::nullopt, 0ms, true));
 }
 
+namespace {
+
+using rdzv::Activity;
+
+/// Ranks, the first half of which are on host a, and what find_stall() says of them.
+struct Ranks {
+    std::vector<rdzv::RankProgress> told;
+
+    void add(Activity activity, std::optional<std::uint64_t> step, Milliseconds age) {
+        rdzv::RankProgress rank{.phase = rdzv::RankPhase::Training, .activity = activity};
+        const auto ms = static_cast<std::uint64_t>(age.count());
+        if (step) {
+            rank.step = step;
+            rank.step_age_ms = ms;
+            rank.step_ns = 50'000'000;
+        } else {
+            rank.output_age_ms = ms;
+        }
+        told.push_back(rank);
+    }
+
+    [[nodiscard]] std::optional<rdzv::Stall> stall(Duration ago = 0s) const {
+        std::vector<rdzv::RankSeen> ranks;
+        for (std::size_t i = 0; i < told.size(); ++i) {
+            ranks.push_back({.rank = Rank(static_cast<int>(i)),
+                             .host = 2 * i < told.size() ? "a" : "b",
+                             .told = &told[i],
+                             .ago = ago});
+        }
+        return rdzv::find_stall(ranks, WatchLimits());
+    }
+
+    [[nodiscard]] std::string text() const {
+        const std::optional<rdzv::Stall> found = stall();
+        return found ? found->text : "";
+    }
+};
+
+}  // namespace
+
+TEST_CASE("a job in which no rank gets further names who does not wait for others") {
+    Ranks ranks;
+    ranks.add(Activity::Waits, 49, 40s);
+    ranks.add(Activity::Sleeps, 49, 41s);
+    CHECK(ranks.text() == "no step for 40 s; all at step 49: rank 1 on b sleeps, the other waits");
+    CHECK(ranks.stall()->culprit.rank == Rank(1));
+    CHECK(ranks.stall()->culprit.host == "b");
+    CHECK(ranks.stall(5s)->age == 45s);
+
+    SECTION("one that stands still comes before one that sleeps; more are counted") {
+        for (int i = 0; i < 5; ++i) {
+            ranks.add(Activity::Stopped, 49, 40s);
+        }
+        CHECK(ranks.text() ==
+              "no step for 40 s; all at step 49: ranks 2, 3, 4, 5 and 1 more stand still (SIGSTOP "
+              "or a debugger)");
+    }
+    SECTION("one that is behind is named, whatever it does") {
+        ranks.told[0].step = 48;
+        CHECK(ranks.text() ==
+              "no step for 40 s; rank 0 on a is behind, at step 48, and waits, the other sleeps");
+        CHECK(ranks.stall()->culprit.step == 48u);
+    }
+    SECTION("nobody is named if all do the same") {
+        ranks.told[1].activity = Activity::Waits;
+        CHECK(ranks.text() == "no step for 40 s; all at step 49, all wait");
+        CHECK_FALSE(ranks.stall()->culprit.rank);
+        ranks.told[1].activity = ranks.told[0].activity = Activity::Unknown;
+        CHECK(ranks.text() == "no step for 40 s; all at step 49");
+    }
+    SECTION("who has ended does not count") {
+        ranks.told[1].phase = rdzv::RankPhase::Finished;
+        CHECK(ranks.text() == "no step for 40 s; at step 49: rank 0 on a waits");
+        ranks.told[0].phase = rdzv::RankPhase::Failed;
+        CHECK_FALSE(ranks.stall());
+    }
+    SECTION("one that gets further is enough, and slow steps are waited for") {
+        ranks.told[1].step_age_ms = 9'999;
+        CHECK_FALSE(ranks.stall());
+        ranks.told[1].step_age_ms = 40'000;
+        ranks.told[0].step_ns = 4'100'000'000;
+        CHECK_FALSE(ranks.stall());
+    }
+}
+
+TEST_CASE("a job that tells no steps is stalled once it writes nothing, and not all compute") {
+    Ranks ranks;
+    ranks.add(Activity::Waits, {}, 31s);
+    ranks.add(Activity::Computes, {}, 32s);
+    CHECK(ranks.text() == "no output for 31 s; rank 1 on b computes, the other waits");
+    CHECK(ranks.stall()->age == 31s);
+    ranks.told[0].activity = Activity::Computes;
+    CHECK_FALSE(ranks.stall());
+    ranks.told[0].activity = Activity::Waits;
+    ranks.told[1].output_age_ms = 29'999;
+    CHECK_FALSE(ranks.stall());
+    // Who has never written says nothing of when it did last.
+    ranks.told[1].output_age_ms = {};
+    CHECK(ranks.stall());
+    CHECK_FALSE(rdzv::find_stall({}, WatchLimits()));
+}
+
 TEST_CASE("that no rank tells a step is said once a generation, of the one furthest behind") {
     HangNotice notice(600s);
     const auto look = [&notice](Duration after, std::uint64_t generation,
@@ -239,8 +342,7 @@ TEST_CASE("that no rank tells a step is said once a generation, of the one furth
     CHECK(seen->rank == Rank(9));
     CHECK(seen->step == 7u);
     CHECK(seen->text ==
-          "no rank on gpu-07 has told a step for 600 s; furthest behind is rank 9, "
-          "at step 7 since 601 s");
+          "no rank on gpu-07 has told a step for 600 s; rank 9 on gpu-07 is behind, at step 7");
     CHECK(notice.is_said(Generation(1)));
     CHECK_FALSE(look(1260s, 1, workers));
     CHECK(look(1260s, 2, workers));

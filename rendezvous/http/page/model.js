@@ -62,6 +62,7 @@ export function jobsOf(status) {
              memory_pressure: status.memory_pressure}],
     ranks: status.ranks ?? workers.map((worker) => ({...worker, node: host})),
     slowest: status.slowest,
+    stall: status.stall,
     time: status.time,
   }];
 }
@@ -150,15 +151,12 @@ function stateOf(job, story, node, rank, told) {
   if (job.phase === 'stopping') return STATE.stopping;
   if (job.phase !== 'running') return STATE.waiting;
   if (story.quiet.has(node.node) || isLate(told)) return STATE.quiet;
-  if (STARTING.has(told?.phase)) return STATE.starting;
+  if (STARTING.has(told?.phase) && told.output_age_ms === undefined) return STATE.starting;
   return told?.step === undefined && told?.phase !== 'training' ? STATE.running : STATE.training;
 }
 
-/** Its last step is much longer ago than its steps take, and than a slow save. */
-function isLate(told) {
-  return told?.phase === 'training' && told.step_age_ms > 60000 &&
-    !(told.steps_per_s > 0 && told.step_age_ms * told.steps_per_s < 20000);
-}
+/** Its last step is much longer ago than its steps take. */
+const isLate = (told) => told?.phase === 'training' && told.steps_per_s === 0;
 
 const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? '' : '.'}`;
 
@@ -179,6 +177,7 @@ export function sentenceOf(job, story) {
     default:
       if (story.verdict) return sentence(story.verdict.text);
       if (failed.length > 0) return sentence(`rank ${failed[0].rank} ${endOf(failed[0])} in generation ${job.generation}`);
+      if (job.stall) return sentence(job.stall.text);
       return sentence(waits || `generation ${job.generation} runs`);
   }
 }
@@ -216,7 +215,7 @@ export function factsOf(job) {
     facts.push(['Slowest', `rank ${job.slowest.rank} on ${job.slowest.host ?? job.slowest.node}${cost}`]);
   }
   const share = job.time?.whole_ms > 0 ? job.time.training_ms / job.time.whole_ms : undefined;
-  if (share !== undefined) facts.push(['Training', `${percent(share)} of the time`]);
+  if (share !== undefined) facts.push([job.time.estimated ? 'At work' : 'Training', `${percent(share)} of the time`]);
   if (job.in_phase_ms !== undefined) facts.push([PHASE_FACTS[job.phase] ?? 'So for', duration(job.in_phase_ms)]);
   if (job.age_ms !== undefined) facts.push(['First join', `${duration(job.age_ms)} ago`]);
   return facts;
@@ -255,6 +254,8 @@ export function rankFactsOf(cell) {
   add('Local rank', cell.local);
   add('pid', told.pid || undefined);
   add('Phase', told.phase, told.phase?.replace('_', ' '));
+  add('Now', told.activity, told.activity?.replace('blocked', 'hangs in the kernel'));
+  add('Last output', told.output_age_ms, `${duration(told.output_age_ms)} ago`);
   add('Step', told.step, told.step?.toLocaleString('en'));
   add('Steps/s', told.steps_per_s, told.steps_per_s?.toFixed(2));
   add('Last step', told.step_age_ms, `${duration(told.step_age_ms)} ago`);
@@ -299,7 +300,7 @@ export function textOf(event) {
 /** Where the time went, as whoever answers accounts for it. */
 export function timeOf({time}) {
   if (!time) return {estimated: false, shares: [], restarts: []};
-  const shares = [['training', time.training_ms - (time.redone_ms ?? 0)], ['redone', time.redone_ms],
+  const shares = [[time.estimated ? 'at work' : 'training', time.training_ms - (time.redone_ms ?? 0)], ['redone', time.redone_ms],
     ['checkpointing', time.checkpointing_ms ?? 0], ['restarting', time.restarting_ms],
     ['waiting', time.waiting_ms], ['starting', time.starting_ms]];
   return {estimated: time.estimated, shares, restarts: time.restarts ?? []};

@@ -162,7 +162,7 @@ function keys(parts, whole) {
     make('b', {}, duration(ms)), whole > 0 ? ` (${(100 * ms / whole).toFixed(1)} %)` : '')));
 }
 
-const SHARE_COLOURS = {training: 0, redone: 1, restarting: 2, waiting: 3, starting: 4, checkpointing: 5};
+const SHARE_COLOURS = {training: 0, 'at work': 0, redone: 1, restarting: 2, waiting: 3, starting: 4, checkpointing: 5};
 const PHASE_COLOURS = 9;
 
 function restartItem(restart) {

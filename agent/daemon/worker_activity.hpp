@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "rendezvous/wire/messages.hpp"
+
+namespace ddprun::agent {
+
+/// What the main thread of that process does now, as the kernel tells it in /proc; Unknown: it is
+/// gone, or this user may not look. `root` is put before the path.
+[[nodiscard]] rdzv::Activity activity_of_process(int pid, const std::string& root = {});
+
+}  // namespace ddprun::agent

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/instant.hpp"
+#include "base/tagged.hpp"
+#include "base/watch_limits.hpp"
+#include "rendezvous/wire/messages.hpp"
+
+/// Whether the ranks of a job still get further, and for whom they wait. Pure.
+namespace ddprun::rdzv {
+
+/// A rank, and what its node has told of it so long ago.
+struct RankSeen {
+    Rank rank;
+    std::string_view host;
+    const RankProgress* told;
+    Duration ago{};
+};
+
+/// Whom the others wait for, as far as steps and activities tell it.
+struct Culprit {
+    std::optional<Rank> rank;           ///< the first of those that are named; none stands out
+    std::string host;                   ///< its node
+    std::optional<std::uint64_t> step;  ///< the least that any rank has told
+    std::string text;                   ///< for people; empty: nothing is known
+};
+
+/// Those that are behind, at the least step, are named. Of those that are at one step it is who
+/// does not wait: a stopped rank before one that the kernel holds, that before one that sleeps,
+/// that before one that computes. Nobody: all do the same. Ranks that have ended do not count.
+[[nodiscard]] Culprit find_culprit(const std::vector<RankSeen>& ranks, const WatchLimits& limits);
+
+struct Stall {
+    Milliseconds age{0};  ///< since the last step of any rank; where none tells steps, since output
+    Culprit culprit;
+    std::string text;  ///< all of it, for people
+};
+
+/// None of the ranks has told a step for WatchLimits::stall_after and for stall_steps of its steps.
+/// Where none tells steps: none has written anything for stall_output_after, and not all compute.
+[[nodiscard]] std::optional<Stall> find_stall(const std::vector<RankSeen>& ranks,
+                                              const WatchLimits& limits);
+
+/// Its last step is so long ago. False: it has told none.
+[[nodiscard]] bool is_stalled(const RankProgress& rank, const WatchLimits& limits);
+
+}  // namespace ddprun::rdzv
