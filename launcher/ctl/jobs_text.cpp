@@ -89,6 +89,10 @@ std::string job_text(const std::string& answer) {
     std::string text =
         fmt::format("job {}: {}, pid {} on {}\n", said(status, "job"),
                     base_name(said(status, "program")), said(status, "pid"), said(status, "host"));
+    const std::string stall = said(member(status, "stall"), "text");
+    if (!stall.empty()) {
+        text += fmt::format("  stalled {}\n", stall);
+    }
     const std::string waits_for = said(status, "waits_for");
     if (!waits_for.empty()) {
         text += fmt::format("  waits   {}\n", waits_for);
@@ -102,9 +106,11 @@ std::string job_text(const std::string& answer) {
         const ordered_json rank =
             ranks.is_array() && index < ranks.size() ? ranks[index] : ordered_json();
         const std::string pace = said(rank, "steps_per_s");
-        text += fmt::format("          rank {}, pid {}{}{}\n", said(worker, "rank"),
+        const std::string activity = said(rank, "activity");
+        text += fmt::format("          rank {}, pid {}{}{}{}\n", said(worker, "rank"),
                             said(worker, "pid"), step.empty() ? "" : ", step " + step,
-                            pace.empty() ? "" : ", " + pace + " steps/s");
+                            pace.empty() ? "" : ", " + pace + " steps/s",
+                            stall.empty() || activity.empty() ? "" : ", " + activity);
         ++index;
     }
     if (const ordered_json slowest = member(status, "slowest"); slowest.is_object()) {
