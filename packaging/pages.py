@@ -1,4 +1,5 @@
-"""Man pages, made from what the programs say with --help, and completions of bash, zsh and fish.
+"""Man pages, made from what the programs say with --help (ddprun: --help-all), and
+completions of bash, zsh and fish.
 
 usage: pages.py BIN SHARE
 
@@ -29,7 +30,7 @@ def output_of(folder, program, *words):
 
 
 def help_of(folder, program, *verb):
-    return output_of(folder, program, *verb, "--help")
+    return output_of(folder, program, *verb, "--help-all" if program == "ddprun" else "--help")
 
 
 def roff(text):

@@ -32,8 +32,8 @@ namespace ddprun::agent {
 /// them, the workers that they are becoming, and the program that reads the newest checkpoint
 /// ahead. Carries out what StandbySlots decides: starts standbys, tells them what to import, and
 /// when a generation starts tells them their places. What it says to them and they to it is in
-/// worker_runtime/python/README.md. Without --warm no standby is prepared, and every worker starts
-/// cold. Owned and called by the agent's thread; outlives the loop's run.
+/// worker_runtime/python/INTERNALS.md. Without --warm no standby is prepared, and every worker
+/// starts cold. Owned and called by the agent's thread; outlives the loop's run.
 class WarmStart {
 public:
     struct Events {

@@ -253,7 +253,7 @@ private:
 [[nodiscard]] std::string name_in(std::string_view line);
 
 /// Whether a worker may have told this line of a module: a name, then perhaps what its import has
-/// found, and in what state it began (worker_runtime/python/README.md).
+/// found, and in what state it began (worker_runtime/python/INTERNALS.md).
 [[nodiscard]] bool is_told_line(std::string_view line);
 
 /// Whether Python could have a module of this name.

@@ -40,7 +40,8 @@ constexpr std::array kFlags = {
          .placeholder = "N|MIN:MAX|A,B",
          .group = Group::Size,
          .elsewhere = "N num-nodes num-machines",
-         .help = "nodes; or least and most; or the sizes allowed (default 1)"},
+         .help = "nodes; or least and most; or the sizes allowed (default 1)",
+         .is_common = true},
     /// | number, 1 | ours: the number of nodes is a multiple of it
     Flag{.name = "node-unit",
          .placeholder = "N",
@@ -60,19 +61,22 @@ constexpr std::array kFlags = {
          .group = Group::Size,
          .elsewhere =
              "n np nprocs num-procs num-processes num-gpus gpus gpus-per-node ntasks-per-node ppn",
-         .help = "workers here (1): number, auto (GPUs, else CPUs), gpu, cpu"},
+         .help = "workers here (1): number, auto (GPUs, else CPUs), gpu, cpu",
+         .is_common = true},
     /// | number, none | better: a wish for a place that works with every backend, refused where two
     /// nodes wish the same; torchrun's default 0 on every node hangs
     Flag{.name = "node-rank",
          .placeholder = "N",
          .group = Group::Size,
          .elsewhere = "machine-rank",
-         .help = "wish for this node's place (default: chosen, stable)"},
+         .help = "wish for this node's place (default: chosen, stable)",
+         .is_common = true},
     /// | switch | same; `--rdzv-id` is kept; other flags that say where nodes meet are named in a
     /// warning; `--nnodes 2` is refused
     Flag{.name = "standalone",
          .group = Group::Size,
-         .help = "this machine alone; nothing listens but on 127.0.0.1"},
+         .help = "this machine alone; nothing listens but on 127.0.0.1",
+         .is_common = true},
     /// | `auto`, `none`; `auto` | ours: in a job of Slurm the number of nodes, the endpoint, this
     /// node's rank and the number of workers are the job's, unless a flag or `PET_*` says any of
     /// nodes, rank or endpoint; [what is taken and
@@ -95,14 +99,16 @@ constexpr std::array kFlags = {
          .group = Group::Meeting,
          .help = "where nodes meet; the machine that owns HOST serves it,\nnothing needs to be "
                  "started before (default port 29400).\nSeveral with commas: daemons that a site "
-                 "runs with --ha"},
+                 "runs with --ha",
+         .is_common = true},
     /// | name | one node: random. Several: `none` as torchrun, with a warning. It becomes part of
     /// file names, so `/`, blanks and a leading `.` are refused; at most 246 bytes
     Flag{.name = "rdzv-id",
          .placeholder = "ID",
          .group = Group::Meeting,
          .elsewhere = "job-id",
-         .help = "name of the job, the same on every node"},
+         .help = "name of the job, the same on every node",
+         .is_common = true},
     /// | `K=V,K=V` | see below
     Flag{.name = "rdzv-conf",
          .placeholder = "K=V,K=V",
@@ -198,7 +204,8 @@ constexpr std::array kFlags = {
          .placeholder = "FILE",
          .group = Group::Meeting,
          .help = "the nodes' common secret (default ~/.config/ddprun/secret,\nmade on first use; "
-                 "the same file must be on every node)"},
+                 "the same file must be on every node)",
+         .is_common = true},
     /// | a file | ours: [`ddpctl drain`, `restart`, `hold`, …](ddpctl.md) are taken from whoever
     /// holds this secret. torchrun: nobody can ask anything of a job
     Flag{.name = "operator-secret-file",
@@ -237,6 +244,7 @@ constexpr std::array kFlags = {
          .group = Group::Failing,
          .elsewhere = "restarts retries",
          .help = "worker failures survived in the whole run (default 0)",
+         .is_common = true,
          .fill = fill::whole_number<0, kBudgetMax, settings_of, &rdzv::JobSettings::max_restarts>},
     /// | number, unbounded | ours
     Flag{.name = "max-node-losses",
@@ -265,6 +273,7 @@ constexpr std::array kFlags = {
          .group = Group::Failing,
          .help = "no output, CPU or GPU use or progress anywhere for so long:\nstacks saved, all "
                  "restart (default 0: never; auto: learned)",
+         .is_common = true,
          .fill = fill::hang_timeout},
     /// | seconds; 600 | ours: when no worker of a node that tells its steps has told one for so
     /// long, a line and an event say so, once a generation, and name the rank furthest behind;
@@ -304,7 +313,8 @@ constexpr std::array kFlags = {
          .group = Group::Failing,
          .help = "workers save and leave, too, when this says the node goes:\naws (spot and "
                  "rebalance notices), file:PATH (it is there),\ncmd:COMMAND (ends with 0, or "
-                 "prints the seconds left; last)"},
+                 "prints the seconds left; last)",
+         .is_common = true},
     /// | seconds | ours: how long after its SIGTERM the scheduler kills; workers have [until 3 s
     /// before](leaving.md). Default 30 under Slurm (its `KillWait`) and in a pod, unless
     /// `--shutdown-timeout` says something else; 0: not known
@@ -345,7 +355,8 @@ constexpr std::array kFlags = {
     Flag{.name = "module",
          .letter = 'm',
          .group = Group::Program,
-         .help = "PROGRAM is a Python module"},
+         .help = "PROGRAM is a Python module",
+         .is_common = true},
     /// | switch | same; needed only for an executable whose name ends in `.py`
     Flag{.name = "no-python",
          .group = Group::Program,
@@ -402,25 +413,29 @@ constexpr std::array kFlags = {
     Flag{.name = "log-dir",
          .placeholder = "DIR",
          .group = Group::Output,
-         .help = "logs; /dev/null: none (${TMPDIR:-/tmp}/ddprun-<uid>)"},
+         .help = "logs; /dev/null: none (${TMPDIR:-/tmp}/ddprun-<uid>)",
+         .is_common = true},
     /// | `0` to `3`, or `RANK:M,…` | same; ranks may have several digits
     Flag{.name = "redirects",
          .letter = 'r',
          .placeholder = "CHOICE",
          .group = Group::Output,
          .help = "only in the log: 0 none, 1 stdout, 2 stderr, 3 both,\nor by local rank: 0:3,1:1 "
-                 "(default 0)"},
+                 "(default 0)",
+         .is_common = true},
     /// | the same | same
     Flag{.name = "tee",
          .letter = 't',
          .placeholder = "CHOICE",
          .group = Group::Output,
-         .help = "in the log and, with a prefix, on the console; as above"},
+         .help = "in the log and, with a prefix, on the console; as above",
+         .is_common = true},
     /// | `0,1` | same
     Flag{.name = "local-ranks-filter",
          .placeholder = "RANKS",
          .group = Group::Output,
-         .help = "only these local ranks on the console: 0,1"},
+         .help = "only these local ranks on the console: 0,1",
+         .is_common = true},
     /// | `0,last` | ours: the same by rank of the whole job, `last` is the highest of each
     /// generation. Shown is who both filters allow. Log files stay whole. It may differ from node
     /// to node
@@ -444,7 +459,8 @@ constexpr std::array kFlags = {
          .placeholder = "RANK",
          .group = Group::Output,
          .help = "gets this terminal (pdb, Ctrl-C), others are quiet; three\nquick Ctrl-C end the "
-                 "job. A single worker has it anyway"},
+                 "job. A single worker has it anyway",
+         .is_common = true},
     /// | `auto`, `always`, `never` | ours: `[host rank]` before each line; on the terminal of a
     /// single node `[rank]`. `auto`: on a terminal, and not for a worker that has it to itself
     Flag{.name = "prefix",
@@ -515,6 +531,7 @@ constexpr std::array kFlags = {
          .placeholder = "CMD|URL",
          .group = Group::Other,
          .help = "gets JSON on hang, restart, spare, quarantine and verdict",
+         .is_common = true,
          .fill = fill::notify},
     /// | names of variables, with commas | ours: each worker finds `DDPRUN_RUN_ID` there, too,
     /// unless it is set: [trackers](curves.md#weights--biases-mlflow-and-others) go on with their
@@ -593,6 +610,7 @@ constexpr std::array kFlags = {
     Flag{.name = "dry-run",
          .group = Group::Other,
          .help = "only print commands, environments and CPUs of the workers",
+         .is_common = true,
          .fill = fill::on<&LaunchPlan::is_dry_run>},
     /// | `bash`, `zsh`, `tcsh`, `fish` | same, with fish, and without Python: prints what the shell
     /// reads to complete ddprun's flags, exit code 0. `eval "$(ddprun --print-completion bash)"`
@@ -604,12 +622,21 @@ constexpr std::array kFlags = {
     Flag{.name = "version",
          .group = Group::Other,
          .help = "print the version",
+         .is_common = true,
          .reads_environment = false},
-    /// | switch | answers beside any mistake
+    /// | switch | shows the flags that most jobs need, torchrun's shows all: `--help-all` does;
+    /// answers beside any mistake
     Flag{.name = "help",
          .letter = 'h',
          .group = Group::Other,
-         .help = "print this text",
+         .help = "print the flags that most jobs need",
+         .is_common = true,
+         .reads_environment = false},
+    /// | switch | ours: every flag, the exit codes and the variables; answers beside any mistake
+    Flag{.name = "help-all",
+         .group = Group::Other,
+         .help = "print every flag",
+         .is_common = true,
          .reads_environment = false},
 
     /// | anything: nothing polls |

@@ -244,7 +244,7 @@ std::string describe_unknown_flag(std::string_view typed) {
     }
     return fmt::format(
         "unknown flag {}; flags of your program come after its name, those of ddprun are in "
-        "ddprun --help",
+        "ddprun --help-all",
         name);
 }
 
@@ -305,11 +305,11 @@ Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
         }
         line.switches_[std::string{flag->name}] = *is_on;
     }
-    // --help answers even beside mistakes; so does argparse.
+    // --help and --help-all answer even beside mistakes; so does argparse.
     const auto& rest = cut->unknown;
     const bool has_program_mark = !rest.empty() && rest.front() == "--";
     if (!rest.empty() && !has_program_mark && rest.front().starts_with("-") &&
-        rest.front().size() > 1 && !line.is_on("help")) {
+        rest.front().size() > 1 && !line.is_on("help") && !line.is_on("help-all")) {
         return usage(describe_unknown_flag(rest.front()));
     }
     // Taken from `arguments`, not from CLI11: it has seen a changed copy.

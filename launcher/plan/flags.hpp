@@ -31,6 +31,7 @@ struct Flag {
     std::string_view variable;   ///< of torchrun's, its default where PET_<NAME> is not set
     std::string_view conf_key;   ///< of --rdzv-conf, where it means the same; the flag wins
     std::string_view help;       ///< lines of the help text; empty for Hidden
+    bool is_common = false;      ///< --help shows it; --help-all shows every flag but Hidden ones
     bool reads_environment = true;
     FillPlan fill = nullptr;  ///< null: a step of make_plan() reads it together with others
 

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kHelpColumn = 31;
 
+/// Of --help and of --help-all.
 constexpr std::string_view kHead = R"(usage: ddprun [flags] PROGRAM [its arguments ...]
 
 Starts workers on every node, gives each its place (RANK, WORLD_SIZE, MASTER_ADDR, ...),
@@ -27,10 +28,15 @@ and forms the group again when a worker or a node is lost. Takes torchrun's flag
       two to four nodes as they come and go; three worker failures are survived
 
 Flags end at PROGRAM: all behind it is the program's. A name that ends in .py runs under
-Python (PYTHON_EXEC, below); one with "/" is a path; another is sought here, then in PATH.
+Python; one with "/" is a path; another is sought here, then in PATH.
 )";
 
-constexpr std::string_view kTail = R"(
+constexpr std::string_view kCommonTail = R"(
+ddprun --help-all has every flag, the exit codes and the variables.
+ddpctl --help shows how to ask a running job what it does, and how to read its logs.
+)";
+
+constexpr std::string_view kAllTail = R"(
 exit codes, the same on every node:
   0, 75              every worker exited 0; the workers left as they were asked
   N, 128 + signal    how the first worker failed for good; the signal that ended ddprun
@@ -87,6 +93,17 @@ std::string describe(const Flag& flag) {
 
 std::string help_text() {
     std::string text{kHead};
+    text += "\nthe flags that most jobs need:\n";
+    for (const Flag& flag : all_flags()) {
+        if (flag.is_common) {
+            text += describe(flag);
+        }
+    }
+    return text + std::string{kCommonTail};
+}
+
+std::string help_all_text() {
+    std::string text{kHead};
     for (const Heading& heading : kHeadings) {
         text += fmt::format("\n{}\n", heading.title);
         for (const Flag& flag : all_flags()) {
@@ -95,7 +112,7 @@ std::string help_text() {
             }
         }
     }
-    return text + std::string{kTail};
+    return text + std::string{kAllTail};
 }
 
 std::string version_text() {

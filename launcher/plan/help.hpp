@@ -7,8 +7,11 @@
 
 namespace ddprun::launcher {
 
-/// What --help prints.
+/// --help prints this: how to call ddprun, and the flags that are `is_common`.
 [[nodiscard]] std::string help_text();
+
+/// --help-all prints this: every flag that is not Hidden, the exit codes and the variables.
+[[nodiscard]] std::string help_all_text();
 
 /// What --version prints.
 [[nodiscard]] std::string version_text();

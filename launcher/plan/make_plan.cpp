@@ -58,6 +58,9 @@ PlanOutcome make_plan(const std::vector<std::string>& arguments, const Surroundi
     if (!line) {
         return as_usage_error(line.error());
     }
+    if (line->is_on("help-all")) {
+        return ShowText{help_all_text()};
+    }
     if (line->is_on("help")) {
         return ShowText{help_text()};
     }

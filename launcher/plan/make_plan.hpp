@@ -9,7 +9,8 @@
 
 namespace ddprun::launcher {
 
-/// --help, --version or --print-completion: print this on stdout, ends with a newline; exit 0.
+/// --help, --help-all, --version or --print-completion: print this on stdout, ends with a newline;
+/// exit 0.
 struct ShowText {
     std::string text;
 };

@@ -14,16 +14,14 @@ namespace ddprun::launcher {
 namespace {
 
 /// Behind a program nobody would take them for ddprun's.
-constexpr std::array<std::string_view, 27> kCommonWords = {
-    "containment",   "dry-run",        "fold",
-    "grow",          "help",           "insecure",
-    "local-addr",    "log-dir",        "log-format",
-    "log-file-size", "log-files-kept", "module",
-    "node-id",       "prefix",         "role",
-    "run-path",      "secret-file",    "start-method",
-    "store",         "tls-ca",         "tls-cert",
-    "tls-key",       "topology",       "use-env",
-    "version",       "watch",          "operator-secret-file"};
+constexpr std::array<std::string_view, 28> kCommonWords = {
+    "containment", "dry-run",     "fold",          "grow",
+    "help",        "help-all",    "insecure",      "local-addr",
+    "log-dir",     "log-format",  "log-file-size", "log-files-kept",
+    "module",      "node-id",     "prefix",        "role",
+    "run-path",    "secret-file", "start-method",  "store",
+    "tls-ca",      "tls-cert",    "tls-key",       "topology",
+    "use-env",     "version",     "watch",         "operator-secret-file"};
 
 /// Whether `text` has `flag`, and not only as the beginning of a longer one.
 bool has_flag(std::string_view text, std::string_view flag) {

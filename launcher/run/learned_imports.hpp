@@ -24,7 +24,7 @@ struct LearnedImports {
 
 /// Looks for what a run of this program, with the same content and interpreter, has kept for later
 /// ones. Names of modules only: what is no such name makes the file unfit, as do other owners or
-/// writers. A rehearsal writes it (worker_runtime/python/README.md). None yet is no problem.
+/// writers. A rehearsal writes it (worker_runtime/python/INTERNALS.md). None yet is no problem.
 [[nodiscard]] LearnedImports read_learned_imports(const LearnedImportsPlaces& places,
                                                   const Limits& limits);
 

@@ -73,7 +73,7 @@ TEST_CASE("an unknown flag is refused with the nearest one") {
         const char* line;
     };
     constexpr const char* kElse =
-        "; flags of your program come after its name, those of ddprun are in ddprun --help";
+        "; flags of your program come after its name, those of ddprun are in ddprun --help-all";
     const std::vector<Case> cases = {
         {"--nnode 2", "unknown flag --nnode; did you mean --nnodes?"},
         {"--nnodse=2", "unknown flag --nnodse; did you mean --nnodes?"},

@@ -359,7 +359,8 @@ TEST_CASE("a flag of ddprun behind the program gets a warning, unless the script
         {"data.py -- --nnodes 2", nullptr},
         {"data.py nnodes --nnodes2 --no-nnodes -t 3 -m", nullptr},
         // Words that programs have for themselves.
-        {"data.py --help --version --log-dir l --role r --store s --insecure --dry-run", nullptr},
+        {"data.py --help --help-all --version --log-dir l --role r --store s --insecure --dry-run",
+         nullptr},
         {"data.py --tls-key k --grow 2 --watch w --prefix p --fold 3", nullptr},
     };
     FakeSurroundings machine;

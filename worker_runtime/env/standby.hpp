@@ -10,7 +10,7 @@ namespace ddprun::worker {
 /// the worker: the variables, stdout and stderr are that one's. Else it ends the process: a standby
 /// never runs main() without a place. In a cold worker that is to tell, it tells the agent that
 /// this program waits here. Anywhere else, in a worker's descendants too, it does nothing. What is
-/// said is in worker_runtime/python/README.md.
+/// said is in worker_runtime/python/INTERNALS.md.
 void wait_for_place(const void* place_in_program);
 
 }  // namespace ddprun::worker

@@ -3,7 +3,7 @@
 A module is told if it is installed and something else than an installed module that is being
 imported asks for it. With it goes the State in which the import began, if the program has changed
 something since the last one that was told. A change that a standby cannot make ends it, with a
-reason. The lines are in worker_runtime/python/README.md.
+reason. The lines are in worker_runtime/python/INTERNALS.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 sitecustomize.py has wait() called while `site` runs, in a process that the agent has started so.
 The interpreter goes on from there by itself, so that the program finds what it would find cold.
-What is said on the socket is in worker_runtime/python/README.md.
+What is said on the socket is in worker_runtime/python/INTERNALS.md.
 """
 
 from __future__ import annotations
