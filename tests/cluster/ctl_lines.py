@@ -33,6 +33,8 @@ VERBS = ["status", "jobs", "events", "stacks", "report", "logs", "runs", "clean"
 
 # Line, exit code, expression that is found in what is written.
 TAKEN = [
+    ("help help", 0, "^usage: ddpctl help "),
+    ("--version", 0, r"^ddprun \d+\.\d+\.\d+\n$"),
     ("status", 69, REFUSED),  # PET_RDZV_ENDPOINT
     ("status --rdzv-endpoint {nobody}", 69, REFUSED),
     ("status --rdzv-endpoint {nobody}", 69, "name it with --rdzv-endpoint, or ask a run on this "
@@ -174,7 +176,9 @@ WRONG = [
     "statsu",
     "stat",  # no abbreviations
     "Status",
-    "help",
+    "help statsu",
+    "help status jobs",
+    "help --json",
     "--json",
     "--json status none",  # flags are the verb's
     "--rdzv-endpoint {nobody} status",
@@ -246,6 +250,7 @@ MEANT = [
     ("statsu", r"there is no verb statsu \(did you mean status\?\); see ddpctl --help"),
     ("sta", r"did you mean status or stacks\?"),
     ("quar a", r"did you mean quarantine\?"),
+    ("help statsu", r"there is no verb statsu \(did you mean status\?\); see ddpctl --help"),
     ("xyzzy", "there is no verb xyzzy; see ddpctl --help"),
     ("--json status none", "--json comes before its verb; write ddpctl status --json"),
     ("status --jsn", r"status has no --jsn \(did you mean --json\?\); see ddpctl status --help"),
@@ -336,6 +341,7 @@ class Lines(unittest.TestCase):
     def test_help_of_each_verb_fits_a_screen(self):
         text = self.help_of("--help", 40)
         self.assertEqual(self.ctl("-h").stdout, text)
+        self.assertEqual(self.ctl("help").stdout, text)
         verbs = re.findall(r"^  ([a-z]+)  +\w", text, re.MULTILINE)
         self.assertEqual(verbs, VERBS)
         taken = [shlex.split(line) for line, _, _ in TAKEN]
@@ -346,6 +352,7 @@ class Lines(unittest.TestCase):
                 self.assertIn(f"\n  ddpctl {verb}", text.partition("\nexample")[2])
                 self.assertEqual(self.ctl(f"{verb} -h").stdout, text)
                 self.assertEqual(self.ctl(f"--help {verb}").stdout, text)
+                self.assertEqual(self.ctl(f"help {verb}").stdout, text)
                 used = {word.partition("=")[0].replace("_", "-") for words in taken
                         if words[0] == verb for word in words if word.startswith("--")}
                 shown = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE))
