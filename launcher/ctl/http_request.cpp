@@ -168,7 +168,7 @@ Result<HttpAnswer> HttpRequest::read_answer() {
     return HttpAnswer{.status = parser.get().result_int(), .body = std::move(parser.get().body())};
 }
 
-Result<void> HttpRequest::copy_to(std::FILE* out) {
+Result<void> HttpRequest::copy_to(const TakePiece& take) {
     http::response_parser<http::buffer_body> parser;
     parser.body_limit(boost::none);
     error_code failure =
@@ -187,7 +187,7 @@ Result<void> HttpRequest::copy_to(std::FILE* out) {
         const std::size_t count = piece.size() - parser.get().body().size;
         if (!is_answer) {
             complaint.append(piece, 0, std::min(count, piece.size() - complaint.size()));
-        } else if (std::fwrite(piece.data(), 1, count, out) != count || std::fflush(out) != 0) {
+        } else if (!take(std::string_view(piece.data(), count))) {
             return {};
         }
     }

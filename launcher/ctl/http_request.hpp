@@ -1,9 +1,10 @@
 #pragma once
 
-#include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -15,6 +16,9 @@
 #include "rendezvous/transport/tls.hpp"
 
 namespace ddprun::launcher {
+
+/// Takes the next piece of an answer; false: nobody reads it any more.
+using TakePiece = std::function<bool(std::string_view piece)>;
 
 struct HttpAnswer {
     unsigned status = 0;
@@ -43,8 +47,8 @@ public:
     /// The same; it must be what was asked for.
     [[nodiscard]] Result<std::string> read_all();
 
-    /// Writes the answer as it comes, until it ends or nobody reads `out` any more.
-    [[nodiscard]] Result<void> copy_to(std::FILE* out);
+    /// Gives the answer to `take` as it comes, until it ends or nobody reads it any more.
+    [[nodiscard]] Result<void> copy_to(const TakePiece& take);
 
 private:
     [[nodiscard]] Result<void> take(UniqueFd connected, int family);

@@ -89,7 +89,7 @@ Result<void> ask(HttpRequest& request, const std::string& folder, const std::str
                      : Result<void>(connected.error());
 }
 
-Result<void> copy_file(const std::string& folder, std::uint64_t from, std::FILE* out) {
+Result<void> copy_file(const std::string& folder, std::uint64_t from, const TakePiece& take) {
     const std::string path = folder + "/" + agent::kEventsName;
     std::ifstream file(path);
     if (!file) {
@@ -98,9 +98,10 @@ Result<void> copy_file(const std::string& folder, std::uint64_t from, std::FILE*
     for (std::string line; std::getline(file, line);) {
         const nlohmann::json event = nlohmann::json::parse(line, nullptr, false);
         const auto number = event.is_object() ? event.find("seq") : event.end();
-        if (number != event.end() && number->is_number_unsigned() &&
-            number->get<std::uint64_t>() >= from) {
-            fmt::print(out, "{}\n", line);
+        const bool is_wanted = number != event.end() && number->is_number_unsigned() &&
+                               number->get<std::uint64_t>() >= from;
+        if (is_wanted && !take(line + "\n")) {
+            break;
         }
     }
     return {};
@@ -160,15 +161,15 @@ Result<std::string> ask_run(const std::string& folder) {
 }
 
 Result<void> show_events(const std::string& folder, std::uint64_t from, bool follows,
-                         std::FILE* out) {
+                         const TakePiece& take) {
     if (follows) {
         HttpRequest request(kPeer);
         if (ask(request, folder, fmt::format("/events?from={}&follow=1", from))) {
-            return request.copy_to(out);
+            return request.copy_to(take);
         }
     }
     // It has those, too, that the ddprun does not keep any more.
-    return copy_file(folder, from, out);
+    return copy_file(folder, from, take);
 }
 
 Result<std::string> job_of_run(const std::string& folder) {
@@ -191,10 +192,11 @@ Result<HttpAnswer> post_to_run(const std::string& folder, const std::string& tar
     return sent ? request.read_answer() : sent.error();
 }
 
-Result<void> show_answer(const std::string& folder, const std::string& target, std::FILE* out) {
+Result<void> show_answer(const std::string& folder, const std::string& target,
+                         const TakePiece& take) {
     HttpRequest request(kPeer);
     const Result<void> sent = ask(request, folder, target);
-    return sent ? request.copy_to(out) : sent;
+    return sent ? request.copy_to(take) : sent;
 }
 
 }  // namespace ddprun::launcher

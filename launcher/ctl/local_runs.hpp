@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -23,14 +22,14 @@ namespace ddprun::launcher {
 /// What the ddprun of the run in `folder` says of itself: one JSON object.
 [[nodiscard]] Result<std::string> ask_run(const std::string& folder);
 
-/// Writes the events of that run from number `from` on, a line each, to `out`. `follows`: until it
+/// Gives the events of that run from number `from` on, a line each, to `take`. `follows`: until it
 /// is over. Of a run that is over, or does not answer, what its file has.
 [[nodiscard]] Result<void> show_events(const std::string& folder, std::uint64_t from, bool follows,
-                                       std::FILE* out);
+                                       const TakePiece& take);
 
-/// Writes the answer of that run to GET `target` to `out`, as it comes.
+/// Gives the answer of that run to GET `target` to `take`, as it comes.
 [[nodiscard]] Result<void> show_answer(const std::string& folder, const std::string& target,
-                                       std::FILE* out);
+                                       const TakePiece& take);
 
 /// Whose run that is.
 [[nodiscard]] Result<std::string> job_of_run(const std::string& folder);

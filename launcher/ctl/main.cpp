@@ -6,6 +6,7 @@
 
 #include "launcher/ctl/verbs/help.hpp"
 #include "launcher/ctl/verbs/verbs.hpp"
+#include "launcher/plan/help.hpp"
 
 namespace {
 
@@ -43,6 +44,7 @@ constexpr std::array kVerbs = {
     Verb{"token", kOrders, "Print the bearer token of orders over HTTP", declare_token},
     Verb{"doctor", kMachines, "Look for what is wrong with this machine", declare_doctor},
     Verb{"node-logs", "", "", declare_node_logs},
+    Verb{"help", "", "Show the verbs, or the options of one", declare_help},
 };
 
 constexpr const char* kFooter =
@@ -66,6 +68,11 @@ int main(int argc, char** argv) {
     CLI::App app("", "ddpctl");
     app.formatter(std::make_shared<Help>());
     app.footer(kFooter);
+    app.set_version_flag("--version", [] {
+        std::string text = version_text();
+        text.pop_back();  // CLI11 adds a line end.
+        return text;
+    });
     app.require_subcommand(1);
     Action action;
     for (const Verb& verb : kVerbs) {

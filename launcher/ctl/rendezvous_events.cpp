@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 
 #include "base/limits.hpp"
-#include "launcher/ctl/http_request.hpp"
 #include "rendezvous/http/http_access.hpp"
 #include "rendezvous/transport/secret_file.hpp"
 
@@ -57,7 +56,7 @@ int family_of(int socket) {
 
 Result<void> show_from(const rdzv::Endpoint& endpoint, const std::string& target,
                        const std::shared_ptr<const rdzv::TlsContext>& tls, const std::string& token,
-                       std::FILE* out) {
+                       const TakePiece& take) {
     Result<UniqueFd> connected = connect_to(endpoint, Limits{});
     if (!connected) {
         return connected.error();
@@ -66,7 +65,7 @@ Result<void> show_from(const rdzv::Endpoint& endpoint, const std::string& target
     HttpRequest request("the rendezvous at " + host, tls);
     const int family = family_of(connected->get());
     const Result<void> sent = request.send(*std::move(connected), family, host, target, token);
-    return sent ? request.copy_to(out) : sent;
+    return sent ? request.copy_to(take) : sent;
 }
 
 /// Empty: none is shown.
@@ -90,14 +89,14 @@ std::string in_query(const std::string& text) {
 }  // namespace
 
 Result<void> show_from_any(const RendezvousAsked& asked, const std::string& target,
-                           std::FILE* out) {
+                           const TakePiece& take) {
     const Result<std::string> token = token_to_show(asked);
     if (!token) {
         return token.error();
     }
     Result<void> shown;
     for (const rdzv::Endpoint& endpoint : asked.endpoints) {
-        shown = show_from(endpoint, target, asked.tls, *token, out);
+        shown = show_from(endpoint, target, asked.tls, *token, take);
         if (shown || shown.error().code != ErrorCode::Unreachable) {
             break;  // Else it does not decide, or is not there: another one may.
         }

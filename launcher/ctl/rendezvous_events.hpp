@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/result.hpp"
+#include "launcher/ctl/http_request.hpp"
 #include "launcher/ctl/show_logs.hpp"
 #include "rendezvous/transport/tls.hpp"
 #include "rendezvous/wire/endpoint.hpp"
@@ -21,9 +21,9 @@ struct RendezvousAsked {
     std::string operator_secret_file;  ///< what is derived from it is shown
 };
 
-/// Writes the answer of the first rendezvous that decides to GET `target` to `out`, as it comes.
+/// Gives the answer of the first rendezvous that decides to GET `target` to `take`, as it comes.
 [[nodiscard]] Result<void> show_from_any(const RendezvousAsked& asked, const std::string& target,
-                                         std::FILE* out);
+                                         const TakePiece& take);
 
 /// The target of a GET for the events of `job` (docs/events.md) from number `from` on, a line each.
 /// `job` empty: the only one there; `follows`: until the run is over.

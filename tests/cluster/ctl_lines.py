@@ -6,7 +6,9 @@ Method: one run that is over, `gone`, lies in the log folder. A daemon without j
 {there}, nothing answers at {nobody}. No line asks for the only run here: other tests' may run.
 """
 
+import json
 import os
+import pty
 import re
 import shlex
 import socket
@@ -33,6 +35,8 @@ VERBS = ["status", "jobs", "events", "stacks", "report", "logs", "runs", "clean"
 
 # Line, exit code, expression that is found in what is written.
 TAKEN = [
+    ("help help", 0, "^usage: ddpctl help "),
+    ("--version", 0, r"^ddprun \d+\.\d+\.\d+\n$"),
     ("status", 69, REFUSED),  # PET_RDZV_ENDPOINT
     ("status --rdzv-endpoint {nobody}", 69, REFUSED),
     ("status --rdzv-endpoint {nobody}", 69, "name it with --rdzv-endpoint, or ask a run on this "
@@ -66,6 +70,9 @@ TAKEN = [
     ("events --from 2 gone --log-dir {logs}", 0, '^{{[^\n]*"seq":2,'),
     ("events gone -f", 0, '"event":"exit"'),
     ("events gone --follow --log_dir {logs}", 0, '"event":"exit"'),
+    ("events gone --json", 0, '"event":"exit"'),
+    ("events --rdzv-id gone", 0, '"event":"exit"'),  # PET_RDZV_ENDPOINT does not answer.
+    ("events --rdzv-id none", 1, NO_ANSWER + ".*; " + NO_RUN),
     ("events none", 1, NO_RUN),
     ("events --rdzv-endpoint {there}", 1, NONE_YET),
     ("events --rdzv_endpoint {there} --rdzv_id a --from 3 -f", 1, "no job a"),
@@ -174,7 +181,9 @@ WRONG = [
     "statsu",
     "stat",  # no abbreviations
     "Status",
-    "help",
+    "help statsu",
+    "help status jobs",
+    "help --json",
     "--json",
     "--json status none",  # flags are the verb's
     "--rdzv-endpoint {nobody} status",
@@ -194,7 +203,6 @@ WRONG = [
     "events none --from 0",
     "events none --from x",
     "events none --rdzv-id a",
-    "events --rdzv-id a",
     "events none --http-token-file {secret}",
     "events none --operator-secret-file {secret}",
     "events --rdzv-endpoint {there} --http-token-file {secret} --operator-secret-file {secret}",
@@ -246,6 +254,7 @@ MEANT = [
     ("statsu", r"there is no verb statsu \(did you mean status\?\); see ddpctl --help"),
     ("sta", r"did you mean status or stacks\?"),
     ("quar a", r"did you mean quarantine\?"),
+    ("help statsu", r"there is no verb statsu \(did you mean status\?\); see ddpctl --help"),
     ("xyzzy", "there is no verb xyzzy; see ddpctl --help"),
     ("--json status none", "--json comes before its verb; write ddpctl status --json"),
     ("status --jsn", r"status has no --jsn \(did you mean --json\?\); see ddpctl status --help"),
@@ -300,7 +309,7 @@ class Lines(unittest.TestCase):
         words = [word.format(**self.words) for word in shlex.split(line)]
         verb = words[0] if words else ""
         # Orders go to a rendezvous wherever one is named.
-        endpoint = {"PET_RDZV_ENDPOINT": self.words["nobody"]} if verb in ("status", "logs") else {}
+        endpoint = {"PET_RDZV_ENDPOINT": self.words["nobody"]} if verb in ("status", "events", "logs") else {}
         return subprocess.run(
             [f"{BIN}/ddpctl", *words], text=True, stdin=subprocess.DEVNULL, capture_output=True,
             env={**self.environment, **endpoint, "PET_RDZV_ID": "none"}, cwd=self.folder,
@@ -326,6 +335,35 @@ class Lines(unittest.TestCase):
             with self.subTest(line):
                 self.assertRegex(self.ctl(line).stderr, text)
 
+    def at_a_terminal(self, *words):
+        terminal, stdout = pty.openpty()
+        with os.fdopen(terminal, "rb") as file:
+            done = subprocess.Popen([f"{BIN}/ddpctl", *words], stdin=subprocess.DEVNULL,
+                                    stdout=stdout, env=self.environment, cwd=self.folder)
+            self.addCleanup(done.wait)
+            self.addCleanup(done.kill)
+            os.close(stdout)
+            text = b""
+            try:
+                while piece := os.read(file.fileno(), 65536):
+                    text += piece
+            except OSError:  # The terminal's last user is gone.
+                pass
+        self.assertEqual(done.wait(PATIENCE_S), 0)
+        return text.decode().splitlines()
+
+    def test_people_read_events_as_lines_and_programs_as_json(self):
+        events = [json.loads(line) for line in self.at_a_terminal("events", "gone", "--json")]
+        lines = self.at_a_terminal("events", "gone")
+        self.assertEqual(len(lines), len(events))
+        for event, line in zip(events, lines):
+            self.assertRegex(line, r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}  ")
+            self.assertIn(event["event"].replace("_", " "), line)
+        text = "\n".join(lines)
+        self.assertRegex(text, r"formed +generation 1: 1 node, 2 workers\n")
+        self.assertRegex(text, r"finished +generation 1, rank 1\n")
+        self.assertRegex(text, r"exit +exit code 0$")
+
     def help_of(self, line, lines_max):
         done = self.ctl(line)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
@@ -336,6 +374,7 @@ class Lines(unittest.TestCase):
     def test_help_of_each_verb_fits_a_screen(self):
         text = self.help_of("--help", 40)
         self.assertEqual(self.ctl("-h").stdout, text)
+        self.assertEqual(self.ctl("help").stdout, text)
         verbs = re.findall(r"^  ([a-z]+)  +\w", text, re.MULTILINE)
         self.assertEqual(verbs, VERBS)
         taken = [shlex.split(line) for line, _, _ in TAKEN]
@@ -346,6 +385,7 @@ class Lines(unittest.TestCase):
                 self.assertIn(f"\n  ddpctl {verb}", text.partition("\nexample")[2])
                 self.assertEqual(self.ctl(f"{verb} -h").stdout, text)
                 self.assertEqual(self.ctl(f"--help {verb}").stdout, text)
+                self.assertEqual(self.ctl(f"help {verb}").stdout, text)
                 used = {word.partition("=")[0].replace("_", "-") for words in taken
                         if words[0] == verb for word in words if word.startswith("--")}
                 shown = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE))

@@ -1,3 +1,8 @@
+#include <unistd.h>
+
+#include "agent/output/line_splitter.hpp"
+#include "base/limits.hpp"
+#include "launcher/ctl/event_text.hpp"
 #include "launcher/ctl/local_runs.hpp"
 #include "launcher/ctl/verbs/verbs.hpp"
 
@@ -11,24 +16,48 @@ struct EventsOptions {
     std::string log_dir;
     std::uint64_t first = 1;
     bool follows = false;
+    bool wants_json = false;  ///< at a terminal, too
 };
 
-int show_events_of_job(const EventsOptions& options) {
-    const Result<RendezvousAsked> asked = read_rendezvous(options.connection);
-    if (!asked) {
-        return complain(asked.error());
+/// Programs get the lines as they are, a terminal what they say.
+TakePiece taker(const EventsOptions& options) {
+    if (options.wants_json || ::isatty(STDOUT_FILENO) != 1) {
+        return write_out;
     }
-    const std::string& job = options.run.empty() ? options.connection.job : options.run;
-    return exit_code(
-        show_from_any(*asked, events_target(job, options.first, options.follows), stdout));
+    const auto lines = std::make_shared<agent::LineSplitter>(
+        [](std::string_view line, std::string& out) { out += event_text(line) + "\n"; },
+        Limits{}.events_kept_bytes_max);
+    return [lines](std::string_view piece) {
+        std::string text;
+        lines->feed(piece, text);
+        return write_out(text);
+    };
 }
 
-int show_events_of_run(const EventsOptions& options) {
-    const Result<std::string> folder = choose_run(log_dir_of(options.log_dir), options.run, true);
-    if (!folder) {
-        return complain_of_run(folder.error());
+Result<void> show_events_of_run(const EventsOptions& options, const std::string& run) {
+    const Result<std::string> folder = choose_run(log_dir_of(options.log_dir), run, true);
+    return folder ? show_events(*folder, options.first, options.follows, taker(options))
+                  : Result<void>(folder.error());
+}
+
+/// If no rendezvous was named and none has the job, the job is the run on this machine.
+Result<void> show_events_of_job(const EventsOptions& options) {
+    const ConnectionOptions& connection = options.connection;
+    const Result<RendezvousAsked> asked = read_rendezvous(connection);
+    if (!asked) {
+        return asked.error();
     }
-    return exit_code(show_events(*folder, options.first, options.follows, stdout));
+    const std::string& job = options.run.empty() ? connection.job : options.run;
+    Result<void> shown =
+        show_from_any(*asked, events_target(job, options.first, options.follows), taker(options));
+    if (shown || !may_be_here(connection, shown.error())) {
+        return shown;
+    }
+    Result<void> here = show_events_of_run(options, job);
+    if (!here) {
+        here = Error{here.error().code, shown.error().what + "; " + here.error().what};
+    }
+    return here;
 }
 
 }  // namespace
@@ -41,24 +70,29 @@ Action declare_events(CLI::App& verb) {
         ->check(at_least<std::uint64_t>(1));
     CLI::Option* const endpoint =
         add_endpoint(verb, options->connection, "the run on this machine");
-    add_job(verb, options->connection.job, "of this job there; default: of the only one")
-        ->needs(endpoint)
+    add_job(verb, options->connection.job,
+            "of this job at the rendezvous ($PET_RDZV_ENDPOINT, else the one "
+            "here) or, if none answers, of its run here")
         ->excludes(run);
     add_tokens(verb, options->connection, endpoint);
     add_tls(verb, options->connection);
     add_log_dir(verb, options->log_dir);
+    verb.add_flag("--json", options->wants_json, "at a terminal, too, a line of JSON each");
     verb.footer(R"(
-RUN is at work or over. With --rdzv-endpoint it is a job of that rendezvous,
-which shows what happened on all nodes, over HTTP or (--tls-ca) HTTPS. On other
-machines it asks for the token. docs/events.md has the events.
+A terminal gets a line for people, a pipe or a file JSON (docs/events.md). RUN
+is at work or over. With --rdzv-endpoint it is a job of that rendezvous, which
+shows what happened on all nodes, over HTTP or (--tls-ca) HTTPS. On other
+machines it asks for the token.
 
 examples:
   ddpctl events llama --follow | jq -c 'select(.event == "failure")'
   ddpctl events llama --rdzv-endpoint head:29400 --http-token-file token
 )");
     return [options] {
-        return options->connection.endpoints.empty() ? show_events_of_run(*options)
-                                                     : show_events_of_job(*options);
+        const ConnectionOptions& connection = options->connection;
+        const bool is_run_here = connection.endpoints.empty() && connection.job.empty();
+        return exit_code(is_run_here ? show_events_of_run(*options, options->run)
+                                     : show_events_of_job(*options));
     };
 }
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/ctl/verbs/verbs.hpp"
 #include "launcher/plan/nearest_name.hpp"
 
 namespace ddprun::launcher {
@@ -101,6 +102,34 @@ std::string meant(std::string_view typed, const Names& names, std::string_view d
                                               fmt::join(near, fmt::format(" or {}", dashes)));
 }
 
+std::vector<const CLI::App*> listed_verbs(const CLI::App& app) {
+    return app.get_subcommands([](const CLI::App* verb) { return !verb->get_group().empty(); });
+}
+
+std::string no_verb(const CLI::App& app, const std::string& typed) {
+    const std::vector<const CLI::App*> verbs = listed_verbs(app);
+    Names names;
+    for (const CLI::App* verb : verbs) {
+        names.push_back(verb->get_name());
+    }
+    return fmt::format("there is no verb {}{}; see ddpctl --help", typed, meant(typed, names, ""));
+}
+
+int show_help(const CLI::App& app, const std::string& wanted) {
+    if (wanted.empty()) {
+        fmt::print("{}",
+                   app.get_formatter()->make_help(&app, "ddpctl", CLI::AppFormatMode::Normal));
+        return kExitSuccess;
+    }
+    for (const CLI::App* verb : app.get_subcommands({})) {
+        if (verb->get_name() == wanted) {
+            fmt::print("{}", verb->help("ddpctl"));
+            return kExitSuccess;
+        }
+    }
+    return complain({ErrorCode::InvalidArgument, no_verb(app, wanted)});
+}
+
 /// `flag`: "--follow=1", "-f".
 std::string explain_flag(const std::vector<const CLI::App*>& verbs, const CLI::App& verb,
                          std::string flag) {
@@ -136,21 +165,13 @@ std::string Help::make_help(const CLI::App* app, std::string name,
 }
 
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
-    const auto verbs =
-        app.get_subcommands([](const CLI::App* verb) { return !verb->get_group().empty(); });
     std::vector<std::string> unknown = app.remaining(true);
     std::erase(unknown, "--");
     const std::string typed = unknown.empty() ? "" : unknown.front();
     const bool is_flag = typed.starts_with("-");
     if (app.get_subcommands().empty()) {
-        Names names;
-        for (const CLI::App* verb : verbs) {
-            names.push_back(verb->get_name());
-        }
-        return fmt::format("{}; see ddpctl --help",
-                           typed.empty() || is_flag
-                               ? "a verb comes first"
-                               : "there is no verb " + typed + meant(typed, names, ""));
+        return typed.empty() || is_flag ? "a verb comes first; see ddpctl --help"
+                                        : no_verb(app, typed);
     }
     const CLI::App& verb = *app.get_subcommands().front();
     std::string what = error.what();
@@ -158,11 +179,21 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
         what = fmt::format("{} comes before its verb; write ddpctl {} {}", typed, verb.get_name(),
                            typed);
     } else if (is_flag) {
-        what = explain_flag(verbs, verb, typed);
+        what = explain_flag(listed_verbs(app), verb, typed);
     } else if (!typed.empty()) {
         what = fmt::format("{}: unexpected argument {}", verb.get_name(), typed);
     }
     return fmt::format("{}; see ddpctl {} --help", what, verb.get_name());
+}
+
+Action declare_help(CLI::App& verb) {
+    const auto wanted = std::make_shared<std::string>();
+    verb.add_option("VERB", *wanted, "its options and examples; default: the list of verbs");
+    verb.footer(R"(
+example:
+  ddpctl help status
+)");
+    return [app = verb.get_parent(), wanted] { return show_help(*app, *wanted); };
 }
 
 }  // namespace ddprun::launcher

@@ -12,16 +12,15 @@ struct LogsOptions {
     bool wants_all_nodes = false;
 };
 
-/// Where no rendezvous answers, and none was named, the run of this machine is the job.
+/// If no rendezvous was named and none has the job, the job is the run on this machine.
 Result<void> show_logs_of_job(const LogsOptions& options, const RendezvousAsked& asked) {
     const std::string& job = options.connection.job;
-    const Result<void> shown = show_from_any(asked, logs_target(job, options.question), stdout);
-    if (shown || shown.error().code != ErrorCode::Unreachable ||
-        !options.connection.endpoints.empty()) {
+    const Result<void> shown = show_from_any(asked, logs_target(job, options.question), write_out);
+    if (shown || !may_be_here(options.connection, shown.error())) {
         return shown;
     }
     const Result<std::string> folder = choose_run(log_dir_of(options.question.log_dir), job, false);
-    return folder ? show_answer(*folder, logs_target("", options.question), stdout)
+    return folder ? show_answer(*folder, logs_target("", options.question), write_out)
                   : Result<void>(folder.error());
 }
 

@@ -52,6 +52,11 @@ int exit_code(const Result<void>& shown) {
     return shown ? kExitSuccess : complain_of_run(shown.error());
 }
 
+bool write_out(std::string_view text) {
+    return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
+           std::fflush(stdout) == 0;
+}
+
 CLI::Option* add_endpoint(CLI::App& verb, ConnectionOptions& options,
                           const std::string& otherwise) {
     return add_value(verb, "--rdzv-endpoint", "LIST", options.endpoints,
@@ -126,6 +131,11 @@ Result<RendezvousAsked> read_rendezvous(const ConnectionOptions& options) {
         asked.tls = *std::move(tls);
     }
     return asked;
+}
+
+bool may_be_here(const ConnectionOptions& options, const Error& failure) {
+    return options.endpoints.empty() &&
+           (failure.code == ErrorCode::Unreachable || failure.code == ErrorCode::NotFound);
 }
 
 std::string operator_secret_file(const ConnectionOptions& options) {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -31,6 +32,9 @@ constexpr int kExitNo = 1;
 /// The same of a run or job that was asked for: NotFound is kExitNo.
 [[nodiscard]] int complain_of_run(const Error& error);
 [[nodiscard]] int exit_code(const Result<void>& shown);
+
+/// Writes to stdout at once, as a TakePiece.
+[[nodiscard]] bool write_out(std::string_view text);
 
 /// Declares an option with a value. `names`: "--log-dir" is taken as "--log_dir", too.
 template <typename Value>
@@ -75,6 +79,10 @@ void add_log_dir(CLI::App& verb, std::string& log_dir);
 
 /// The rendezvous that `options` or PET_RDZV_ENDPOINT name, else that of this machine.
 [[nodiscard]] Result<RendezvousAsked> read_rendezvous(const ConnectionOptions& options);
+
+/// Whether a run on this machine may be the job that a rendezvous was asked for: no option names a
+/// rendezvous, and `failure` says that none answers or has that job.
+[[nodiscard]] bool may_be_here(const ConnectionOptions& options, const Error& failure);
 
 /// Of `options`, else DDPRUN_OPERATOR_SECRET_FILE; empty: none.
 [[nodiscard]] std::string operator_secret_file(const ConnectionOptions& options);

@@ -17,6 +17,7 @@ namespace ddprun::launcher {
 [[nodiscard]] Action declare_clean(CLI::App& verb);
 [[nodiscard]] Action declare_doctor(CLI::App& verb);
 [[nodiscard]] Action declare_token(CLI::App& verb);
+[[nodiscard]] Action declare_help(CLI::App& verb);
 
 /// Of any verb that is named as an order of rdzv::kOperatorActionNames.
 [[nodiscard]] Action declare_order(CLI::App& verb);

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace ddprun::launcher {
+
+/// An event, given as its line of JSON (docs/events.md), as a line for people without a line end:
+/// when it happened by this machine's clock, what, where, and what its fields say. A line that is
+/// no event stays as it is, but for what a terminal would obey. Pure, but for the time zone.
+[[nodiscard]] std::string event_text(std::string_view line);
+
+}  // namespace ddprun::launcher
