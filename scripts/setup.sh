@@ -9,7 +9,8 @@ usage: scripts/setup.sh [--without-torch] [--cuda-headers] [--full] [--peers] [-
 
 Installs the missing Debian packages (with sudo when not root), then makes .venv with PyTorch,
 NumPy and scikit-learn for the examples, the benchmarks and the tests that run real training, and
-with the library and the type checker that the package `ddprun` is tested with.
+with the library and the type checker that the package `ddprun` is tested with, and py-spy, which
+shows Python's stacks.
 
   --without-torch   leave .venv out; what needs PyTorch is then skipped, and says so
   --cuda-headers    also the headers of CUDA and NCCL in .venv/compile-only (212 MB are downloaded,
@@ -50,6 +51,7 @@ packages=(
 python_packages=(
     torch==2.13.0 numpy safetensors scikit-learn
     accelerate==1.15.0 mypy==2.4.1   # what the package `ddprun` is tested with
+    py-spy==0.4.3                    # Python's stacks for ddpctl stacks
 )
 large_python_packages=(transformers==5.23.0 lightning==2.6.6 uv==0.13.9)
 terminal_python_packages=(tqdm==4.70.1 pyte==0.8.2)   # a progress bar, and what a terminal shows

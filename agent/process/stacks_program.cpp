@@ -1,8 +1,13 @@
 #include "agent/process/stacks_program.hpp"
 
+#include <unistd.h>
+
+#include <cstdlib>
+
 #include <fmt/format.h>
 
 #include "base/os/start_program.hpp"
+#include "base/search_path.hpp"
 
 namespace ddprun::agent {
 
@@ -19,6 +24,29 @@ Result<std::vector<std::string>> stacks_command(const StacksOrder& order) {
         command.push_back(fmt::format("{}:{}", rank, pid));
     }
     return command;
+}
+
+std::string stack_tool_in_path(std::string_view name) {
+    const char* variable = std::getenv("PATH");
+    for (const std::string& path :
+         places_in_path(variable == nullptr ? kDefaultSearchPath : variable, name)) {
+        // A tool that lies in the working folder is not one to be run on somebody's workers.
+        if (path[0] == '/' && access(path.c_str(), X_OK) == 0) {
+            return path;
+        }
+    }
+    return {};
+}
+
+std::string path_of_py_spy(const std::string& program) {
+    const std::size_t slash = program.rfind('/');
+    if (slash != std::string::npos) {
+        std::string path = program.substr(0, slash) + "/py-spy";
+        if (access(path.c_str(), X_OK) == 0) {
+            return path;
+        }
+    }
+    return stack_tool_in_path("py-spy");
 }
 
 std::string no_py_spy_text(const std::string& program) {

@@ -30,6 +30,13 @@ struct StacksOrder {
 /// The command that saves within `timeout`: what it gives up before is told in the files.
 [[nodiscard]] Result<std::vector<std::string>> stacks_command(const StacksOrder& order);
 
+/// The program in one of the absolute folders of PATH; empty: in none.
+[[nodiscard]] std::string stack_tool_in_path(std::string_view name);
+
+/// The py-spy beside the Python `program`, where pip installs it, else that of PATH; empty: neither
+/// exists.
+[[nodiscard]] std::string path_of_py_spy(const std::string& program);
+
 /// What is said if Python's stacks are lacking.
 [[nodiscard]] std::string no_py_spy_text(const std::string& program);
 

@@ -7,46 +7,19 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "agent/process/stacks_program.hpp"
 #include "agent/stacks/kernel_stacks.hpp"
 #include "base/os/start_program.hpp"
 #include "base/os/unix_time.hpp"
-#include "base/search_path.hpp"
 
 namespace ddprun::agent {
 
 namespace {
-
-/// The program in one of the absolute folders of PATH; empty: nowhere.
-std::string path_of(std::string_view program) {
-    const char* variable = std::getenv("PATH");
-    for (const std::string& path :
-         places_in_path(variable == nullptr ? kDefaultSearchPath : variable, program)) {
-        // A tool that lies in the working folder is not one to be run on somebody's workers.
-        if (path[0] == '/' && access(path.c_str(), X_OK) == 0) {
-            return path;
-        }
-    }
-    return {};
-}
-
-/// Beside the Python that the user has chosen: installed with pip it is in no PATH but that of an
-/// activated environment.
-std::string path_of_py_spy(const std::string& program) {
-    const std::size_t slash = program.rfind('/');
-    if (slash != std::string::npos) {
-        std::string path = program.substr(0, slash) + "/py-spy";
-        if (access(path.c_str(), X_OK) == 0) {
-            return path;
-        }
-    }
-    return path_of("py-spy");
-}
 
 void write_text(int file, const std::string& text) {
     (void)!write(file, text.data(), text.size());
@@ -145,9 +118,9 @@ FoundTools tools_for(int pid, const std::string& program) {
             missing += "no Python stacks: py-spy is not installed on this node\n";
         }
     }
-    if (std::string path = path_of("eu-stack"); !path.empty()) {
+    if (std::string path = stack_tool_in_path("eu-stack"); !path.empty()) {
         tools.push_back({"native stacks, by eu-stack", {std::move(path), "-p", number}});
-    } else if (std::string debugger = path_of("gdb"); !debugger.empty()) {
+    } else if (std::string debugger = stack_tool_in_path("gdb"); !debugger.empty()) {
         // Without scripts and the network: there are seconds only.
         tools.push_back({"native stacks, by gdb",
                          {std::move(debugger), "-nx", "-batch", "-iex",

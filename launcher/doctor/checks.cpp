@@ -205,6 +205,20 @@ Finding check_namespaces(const MachineFacts& facts) {
                           *facts.namespace_refusal));
 }
 
+Finding check_py_spy(const MachineFacts& facts) {
+    constexpr std::string_view kName = "py-spy";
+    if (facts.python.empty()) {
+        return unknown(kName, "no Python was found, so no stacks of Python are shown");
+    }
+    return facts.py_spy.empty()
+               ? doubtful(kName,
+                          fmt::format("missing beside {} and in PATH: of a Python worker that "
+                                      "hangs only native stacks are shown",
+                                      facts.python),
+                          fmt::format("{} -m pip install py-spy", facts.python))
+               : good(kName, fmt::format("{} shows Python's stacks", facts.py_spy));
+}
+
 Finding check_ports(const MachineFacts& facts) {
     constexpr std::string_view kName = "ports";
     if (!facts.outgoing_ports || !facts.is_rendezvous_port_free) {
@@ -285,7 +299,8 @@ std::vector<Finding> check_machine(const MachineFacts& facts) {
     return {check_open_files(facts), check_backlog(facts),    check_shared_memory(facts),
             check_clock(facts),      check_interfaces(facts), check_hostname(facts),
             check_ports(facts),      check_cpus(facts),       check_gpus(facts),
-            check_cgroups(facts),    check_namespaces(facts), check_memory(facts)};
+            check_cgroups(facts),    check_namespaces(facts), check_memory(facts),
+            check_py_spy(facts)};
 }
 
 }  // namespace ddprun::launcher

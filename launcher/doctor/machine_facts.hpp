@@ -33,6 +33,8 @@ struct MachineFacts {
     std::optional<std::string> cgroup_refusal;
     /// The same of a PID namespace.
     std::optional<std::string> namespace_refusal;
+    std::string python;  ///< runs scripts under ddprun; empty: none was found
+    std::string py_spy;  ///< beside that Python or in PATH; empty: none
 };
 
 }  // namespace ddprun::launcher

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "agent/process/containment_refusal.hpp"
+#include "agent/process/stacks_program.hpp"
 #include "base/os/machine_identity.hpp"
 #include "base/os/network_interfaces.hpp"
 #include "base/os/numeric_address.hpp"
@@ -21,6 +22,7 @@
 #include "launcher/machine/nvml.hpp"
 #include "launcher/machine/real_surroundings.hpp"
 #include "launcher/plan/cores.hpp"
+#include "launcher/plan/python.hpp"
 #include "launcher/plan/rendezvous_port.hpp"
 
 namespace ddprun::launcher {
@@ -102,6 +104,10 @@ MachineFacts read_machine_facts() {
     facts.hostname_addresses = addresses_of(facts.hostname);
     facts.cgroup_refusal = agent::containment_refusal(ContainmentLevel::Cgroup);
     facts.namespace_refusal = agent::containment_refusal(ContainmentLevel::PidNamespace);
+    if (const Result<Python> python = find_python("a script", *surroundings); python) {
+        facts.python = python->path;
+        facts.py_spy = agent::path_of_py_spy(facts.python);
+    }
     return facts;
 }
 

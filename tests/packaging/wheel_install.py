@@ -104,6 +104,12 @@ class Wheel(unittest.TestCase):
         self.variables = dict(self.variables, PATH="/usr/bin:/bin", PYTHONPATH=target)
         self.runs_two_workers("/usr/bin/env", "python3", "-m", "ddprun")
 
+    def test_the_extra_debug_brings_py_spy(self):
+        text = output_of(self.python, "-c", "import importlib.metadata as m\n"
+                         "d = m.metadata('ddprun')\n"
+                         "print(d.get_all('Provides-Extra'), d.get_all('Requires-Dist'))")
+        self.assertRegex(text, r"^\['debug'\] \['py-spy>=[\d.]+; extra == \"debug\"'\]$")
+
     def test_the_flags_are_ddpruns(self):
         for name in ("ddprun", "ddprun-torchrun"):
             text = output_of(os.path.join(self.bin, name), "--help", env=self.variables)

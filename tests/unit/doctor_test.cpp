@@ -38,6 +38,8 @@ MachineFacts good_machine() {
     facts.gpus = {healthy_gpu(), healthy_gpu()};
     facts.cgroup_refusal = "";
     facts.namespace_refusal = "";
+    facts.python = "/venv/bin/python3";
+    facts.py_spy = "/venv/bin/py-spy";
     return facts;
 }
 
@@ -61,14 +63,14 @@ std::string wrong_with(const MachineFacts& facts) {
 
 TEST_CASE("nothing is wrong with a good machine, and every check says what it saw") {
     CHECK(wrong_with(good_machine()).empty());
-    CHECK(check_machine(good_machine()).size() == 12);
+    CHECK(check_machine(good_machine()).size() == 13);
 }
 
 TEST_CASE("what could not be read is unknown, not good") {
     CHECK(wrong_with(MachineFacts{}) ==
           "open files unknown; listen backlog unknown; shared memory unknown; clock unknown; "
           "interfaces doubtful; host name doubtful; ports unknown; CPUs unknown; GPUs unknown; "
-          "cgroups unknown; PID namespaces unknown; memory unknown");
+          "cgroups unknown; PID namespaces unknown; memory unknown; py-spy unknown");
 }
 
 TEST_CASE("each thing that jobs run into is found") {
@@ -172,6 +174,16 @@ TEST_CASE("ports that are few or taken, and GPUs that are used or ill, are found
     }
 }
 
+TEST_CASE("a Python without py-spy is named with the command that installs it") {
+    MachineFacts facts = good_machine();
+    CHECK(check_machine(facts).back().what == "/venv/bin/py-spy shows Python's stacks");
+    facts.py_spy.clear();
+    CHECK(wrong_with(facts) == "py-spy doubtful");
+    CHECK(check_machine(facts).back().todo == "/venv/bin/python3 -m pip install py-spy");
+    facts.python.clear();
+    CHECK(wrong_with(facts) == "py-spy unknown");
+}
+
 TEST_CASE("this machine is looked at") {
     const MachineFacts facts = read_machine_facts();
     CHECK(facts.open_files.value_or(0) > 0);
@@ -182,7 +194,7 @@ TEST_CASE("this machine is looked at") {
     CHECK(facts.namespace_refusal.has_value());
     CHECK(facts.outgoing_ports.value_or(0) > 0);
     CHECK(facts.is_rendezvous_port_free.has_value());
-    CHECK(check_machine(facts).size() == 12);
+    CHECK(check_machine(facts).size() == 13);
 }
 
 namespace {

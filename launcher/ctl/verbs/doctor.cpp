@@ -101,11 +101,11 @@ Action declare_doctor(CLI::App& verb) {
         ->needs(peers);
     verb.add_flag("--json", options->wants_json, "everything, as one line of JSON");
     verb.footer(R"(
-It checks limits, shared memory, the clock, names, CPUs, cgroup, name spaces and
-GPUs. Exit code 1: something is bad. --peers runs on every node at once, each
-with the same list: all try to reach all, at the port that all know and at one
-that the kernel chose, and each says whom it cannot reach and who has not
-reached it.
+It checks limits, shared memory, the clock, names, CPUs, cgroup, name spaces,
+GPUs, memory, and whether py-spy is there for the stacks of Python. Exit code 1:
+something is bad. --peers runs on every node at once, each with the same list:
+all try to reach all, at the port that all know and at one that the kernel
+chose, and each says whom it cannot reach and who has not reached it.
 
 examples:
   ddpctl doctor
