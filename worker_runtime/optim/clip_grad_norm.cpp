@@ -36,6 +36,10 @@ Result<torch::Tensor> clip_grad_norm(ProcessGroup& group,
     if (!is_maximum) {
         norm = norm.pow(1 / norm_type);
     }
+    (void)norm.item<double>();  // on a GPU it may be anything, which the check knows once it is there
+    if (const Result<void> whole = group.check("clipping gradients"); !whole) {
+        return whole.error();
+    }
     // As PyTorch: never up, and no division by zero.
     const torch::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
     for (torch::Tensor& gradient : gradients) {

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+#include "worker_runtime/worker.hpp"
+
+/// A walk along the runtime's code for GPUs: scenarios of gpu_peer. A rank that finds something
+/// wrong ends, see rank.hpp.
+namespace ddprun::test {
+
+/// Loads batches for the rank's GPU, before anything else has used a GPU.
+void load_batches(const Worker& worker);
+
+/// Calls all that the runtime offers with tensors on the CPU, on the GPU, and from a side stream of
+/// the GPU: the results must be equal. Then saves a checkpoint in `folder` and resumes from it. For
+/// two ranks.
+void walk(const Worker& worker, ProcessGroup& group, const std::string& folder);
+
+/// Calls `what` on rank 1, for which rank 0 does nothing, and says the error.
+void lose_in(const std::string& what, const Worker& worker, ProcessGroup& group);
+
+/// Begins each kind of operation on rank 1, on a sub-group of its own, which rank 0 never begins,
+/// and says the error of each.
+void wait_in_all(ProcessGroup& group);
+
+}  // namespace ddprun::test
