@@ -219,6 +219,13 @@ int lose_in(Worker& worker, const Arguments& arguments) {
     return 0;
 }
 
+/// save_sum … TIMEOUT JOIN_TIMEOUT FOLDER
+int save_sum(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = join(worker, arguments);
+    ddprun::test::save_sum(worker, group, arguments.at(4));
+    return 0;
+}
+
 /// wait_in_all … TIMEOUT JOIN_TIMEOUT
 int wait_in_all(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = join(worker, arguments);
@@ -262,8 +269,9 @@ int main(int argc, char** argv) {
     const std::map<std::string, std::function<int()>> services = {{"gpus", tell_gpus},
                                                                   {"stores", serve_stores}};
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
-        {"hold", hold},   {"lose", lose}, {"lose_in", lose_in}, {"start", start},
-        {"train", train}, {"wait", wait}, {"walk", walk},       {"wait_in_all", wait_in_all}};
+        {"hold", hold},   {"lose", lose},   {"lose_in", lose_in}, {"save_sum", save_sum},
+        {"start", start}, {"train", train}, {"wait", wait},       {"wait_in_all", wait_in_all},
+        {"walk", walk}};
     torch::set_num_threads(1);
     try {
         if (const auto service = services.find(argv[1]); service != services.end()) {

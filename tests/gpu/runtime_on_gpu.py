@@ -285,6 +285,19 @@ class RuntimeOnGpu(unittest.TestCase):
                 self.assertRegex(said, "^lost: .*the connection to rank 0 at .* has ended")
                 self.assertEqual(ranks.processes[1].wait(DEADLINE), 0, ranks.text(1))
 
+    def test_a_sum_that_a_dead_peer_takes_no_part_in_is_not_saved(self):
+        """The other rank has called all that save() consists of; its GPU has not."""
+        needs_fake()
+        needs(2)
+        with tempfile.TemporaryDirectory() as folder, \
+                start(2, peer("save_sum", "nccl", "own", "600000", "60000", folder), LAGGING,
+                      of_rank={1: {FAULT: "hang@0"}}) as ranks:
+            ranks.await_line(1, "^saved$")
+            ranks.processes[1].kill()
+            said = ranks.await_line(0, "^(lost: .*|saved)$").group()
+            self.assertRegex(said, "the connection to rank 1 at .* has ended")
+            self.assertEqual(os.listdir(folder), [])
+
     def test_a_rank_without_memory_for_a_result_ends_the_others_wait(self):
         needs_fake()
         needs(2)

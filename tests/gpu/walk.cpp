@@ -62,24 +62,24 @@ Tensor numbers(const ProcessGroup& group, const Device& device,
 Tensors collectives(ProcessGroup& group, const Device& device) {
     const Device& on = device;
     Tensors results;
-    for (const Reduction reduction : {Reduction::Sum, Reduction::Mean, Reduction::Min,
-                                      Reduction::Max, Reduction::Product}) {
+    for (const Reduction reduction :
+         {Reduction::Sum, Reduction::Mean, Reduction::Min, Reduction::Max, Reduction::Product}) {
         Tensor all = numbers(group, on, {kMany});
         must(group.all_reduce(all, reduction));
         Tensor one = numbers(group, on, {kMany});
         must(group.reduce(one, 1, reduction));
-        results.insert(results.end(),
-                       {all, group.rank() == 1 ? one : all,
-                        must(group.reduce_scatter(numbers(group, on, {kMany, kWorld}).t(),
-                                                  reduction))});
+        results.insert(
+            results.end(),
+            {all, group.rank() == 1 ? one : all,
+             must(group.reduce_scatter(numbers(group, on, {kMany, kWorld}).t(), reduction))});
     }
     Tensor given = numbers(group, on, {kMany});
     must(group.broadcast(given, 1));
     Tensor scattered = torch::empty({kMany}, given.options());
     must(group.scatter(scattered, numbers(group, on, {kMany, kWorld}).t(), 1));
     const Tensor gathered = must(group.gather(numbers(group, on, {kMany, 3}).t(), 1));
-    const std::vector<std::int64_t> sends = group.rank() == 0 ? std::vector<std::int64_t>{1, 2}
-                                                              : std::vector<std::int64_t>{3, 0};
+    const std::vector<std::int64_t> sends =
+        group.rank() == 0 ? std::vector<std::int64_t>{1, 2} : std::vector<std::int64_t>{3, 0};
     const std::vector<std::int64_t> receives =
         group.rank() == 0 ? std::vector<std::int64_t>{1, 3} : std::vector<std::int64_t>{2, 0};
     results.insert(
@@ -175,7 +175,8 @@ Tensors compression(ProcessGroup& group, const Device& device) {
         Linear network(kMany, 3);
         network->to(device);
         DistributedDataParallel model(network, group, {.compression = kind});
-        const Tensor input = torch::full({2, kMany}, 1.0F + static_cast<float>(group.rank()), torch::device(device));
+        const Tensor input =
+            torch::full({2, kMany}, 1.0F + static_cast<float>(group.rank()), torch::device(device));
         model.forward(input).sum().backward();
         results.push_back(network->weight.grad());
     }
@@ -203,11 +204,11 @@ Tensors synced_norm(ProcessGroup& group, const Device& device) {
 Tensors optimizers(ProcessGroup& group, const Device& device) {
     Tensors results;
     for (const bool is_adam : {true, false}) {
-        const Tensor weight =
-            torch::ones({kMany}, torch::device(device)).requires_grad_();
+        const Tensor weight = torch::ones({kMany}, torch::device(device)).requires_grad_();
         std::unique_ptr<torch::optim::Optimizer> optimizer;
         if (is_adam) {
-            optimizer = std::make_unique<FusedAdamW>(Tensors{weight}, AdamWOptions(0.1).amsgrad(true));
+            optimizer =
+                std::make_unique<FusedAdamW>(Tensors{weight}, AdamWOptions(0.1).amsgrad(true));
         } else {
             optimizer = std::make_unique<FusedSGD>(Tensors{weight}, SGDOptions(0.1).momentum(0.9));
         }
@@ -223,7 +224,8 @@ Tensors optimizers(ProcessGroup& group, const Device& device) {
             results.push_back(must(clip_grad_norm(
                 group, {weight}, 0.5, step == 2 ? std::numeric_limits<double>::infinity() : 2)));
             results.push_back(weight.grad().clone());
-            require(must(scaler.step(*optimizer)) == (step != 1), "a step with an infinite gradient");
+            require(must(scaler.step(*optimizer)) == (step != 1),
+                    "a step with an infinite gradient");
             must(scaler.update());
             results.push_back(torch::scalar_tensor(scaler.current_scale()));
         }
@@ -306,7 +308,8 @@ struct Trained {
 
     void step(double value) {
         optimizer.zero_grad();
-        const Tensor batch = torch::arange(24, torch::dtype(torch::kFloat64).device(extra.device()));
+        const Tensor batch =
+            torch::arange(24, torch::dtype(torch::kFloat64).device(extra.device()));
         network->forward((value * batch).sin().view({4, 6})).square().sum().backward();
         optimizer.step();
     }
@@ -386,8 +389,9 @@ const std::array<Call, 12> kCalls{{
 
 void load_batches(const Worker& worker) {
     const bool has_gpu = torch::cuda::is_available();
-    const Device device = has_gpu ? Device(torch::kCUDA, static_cast<c10::DeviceIndex>(worker.rank()))
-                                  : Device(torch::kCPU);
+    const Device device = has_gpu
+                              ? Device(torch::kCUDA, static_cast<c10::DeviceIndex>(worker.rank()))
+                              : Device(torch::kCPU);
     DistributedSampler sampler(100, worker.rank(), worker.world_size());
     DistributedSampler sampler_of_wanted = sampler;
     DataLoader loader(Squares{}, sampler, {.batch_size = 4, .workers = 2, .device = device});
@@ -408,11 +412,9 @@ void load_batches(const Worker& worker) {
 void walk(const Worker& worker, ProcessGroup& group, const std::string& folder) {
     using Part = Tensors (*)(ProcessGroup&, const Device&);
     const std::map<std::string, Part> parts = {
-        {"collectives", collectives},     {"compression", compression},
-        {"evaluation", evaluation},       {"optimizers", optimizers},
-        {"recomputation", recomputation}, {"reducer", reducer},
-        {"subgroups", subgroups},         {"synced_norm", synced_norm},
-        {"transfers", transfers}};
+        {"collectives", collectives}, {"compression", compression},     {"evaluation", evaluation},
+        {"optimizers", optimizers},   {"recomputation", recomputation}, {"reducer", reducer},
+        {"subgroups", subgroups},     {"synced_norm", synced_norm},     {"transfers", transfers}};
     const Device device = group.device();
     for (const auto& [name, part] : parts) {
         const Tensors wanted = on_cpu(part(group, torch::kCPU));
@@ -481,6 +483,8 @@ void lose_in(const std::string& what, const Worker& worker, ProcessGroup& group)
     const std::map<std::string, void (*)(ProcessGroup&)> calls = {
         {"build", build}, {"clip", clip},   {"gather_much", gather_much},
         {"judge", judge}, {"scale", scale}, {"normalise", normalise}};
+    const std::optional<ProcessGroup> ended = must(group.subgroup({0, 1}));
+    must(std::optional(ended)->finish());  // nothing is to abort it once more
     say("begins");
     if (worker.rank() == 0 && what != "gather_much") {
         hang();
@@ -493,6 +497,13 @@ void lose_in(const std::string& what, const Worker& worker, ProcessGroup& group)
         say("lost: " + text.substr(0, text.find('\n')));
     }
     require_no_other_gpu(group.device(), "the end of a group");
+}
+
+void save_sum(const Worker& worker, ProcessGroup& group, const std::string& folder) {
+    const Trained trained(group, 3);
+    const Result<void> saved = Checkpoints(folder, worker, group).save(1, trained.state);
+    say(saved ? "saved" : "lost: " + saved.error().what);
+    hang();
 }
 
 void wait_in_all(ProcessGroup& group) {

@@ -19,6 +19,9 @@ void walk(const Worker& worker, ProcessGroup& group, const std::string& folder);
 /// Calls `what` on rank 1, for which rank 0 does nothing, and says the error.
 void lose_in(const std::string& what, const Worker& worker, ProcessGroup& group);
 
+/// Saves a sum over the ranks in `folder`, and says how that ended. Then it hangs.
+void save_sum(const Worker& worker, ProcessGroup& group, const std::string& folder);
+
 /// Begins each kind of operation on rank 1, on a sub-group of its own, which rank 0 never begins,
 /// and says the error of each.
 void wait_in_all(ProcessGroup& group);
