@@ -416,6 +416,7 @@ void walk(const Worker& worker, ProcessGroup& group, const std::string& folder) 
         {"optimizers", optimizers},   {"recomputation", recomputation}, {"reducer", reducer},
         {"subgroups", subgroups},     {"synced_norm", synced_norm},     {"transfers", transfers}};
     const Device device = group.device();
+    require(torch::empty({1}, device.type()).device() == device, "the current device");
     for (const auto& [name, part] : parts) {
         const Tensors wanted = on_cpu(part(group, torch::kCPU));
         require_close(name, on_cpu(part(group, device)), wanted);
