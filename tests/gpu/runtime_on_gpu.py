@@ -81,7 +81,7 @@ def needs(count):
 
 
 def needs_fake():
-    if not options.fake_gpu:
+    if not options.fake_gpu or options.on == "cpu":
         raise unittest.SkipTest("needs a fault of the fake GPU (--fake-gpu)")
 
 
@@ -288,7 +288,6 @@ class RuntimeOnGpu(unittest.TestCase):
     def test_a_sum_that_a_dead_peer_takes_no_part_in_is_not_saved(self):
         """The other rank has called all that save() consists of; its GPU has not."""
         needs_fake()
-        needs(2)
         with tempfile.TemporaryDirectory() as folder, \
                 start(2, peer("save_sum", "nccl", "own", "600000", "60000", folder), LAGGING,
                       of_rank={1: {FAULT: "hang@0"}}) as ranks:
@@ -300,7 +299,6 @@ class RuntimeOnGpu(unittest.TestCase):
 
     def test_a_rank_without_memory_for_a_result_ends_the_others_wait(self):
         needs_fake()
-        needs(2)
         with start(2, peer("lose_in", "nccl", "own", "600000", "60000", "gather_much"),
                    of_rank={1: {"DDPRUN_FAKE_GPU_MEMORY_MIB": 380}}) as ranks:
             self.require_exits(ranks, 0)
