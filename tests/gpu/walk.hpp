@@ -16,7 +16,8 @@ void load_batches(const Worker& worker);
 /// two ranks.
 void walk(const Worker& worker, ProcessGroup& group, const std::string& folder);
 
-/// Calls `what` on rank 1, for which rank 0 does nothing, and says the error.
+/// Calls `what` on rank 1, for which rank 0 does nothing, and says the error. `gather_much` is for
+/// both ranks.
 void lose_in(const std::string& what, const Worker& worker, ProcessGroup& group);
 
 /// Saves a sum over the ranks in `folder`, and says how that ended. Then it hangs.

@@ -119,8 +119,8 @@ private:
     std::set<c10d::Backend*> engines_;
 };
 
-/// c10d aborts the communicators of an engine that has shut down once more, whose memory NCCL has
-/// freed. This one does so no more: whoever loses a rank or exits may abort it.
+/// c10d would abort communicators that its shutdown() has destroyed, and NCCL would use memory that
+/// it has freed. An abort comes after the shutdown when a rank is lost, and when the process exits.
 class EngineUntilExit final : public c10d::ProcessGroupNCCL {
 public:
     template <typename... Arguments>

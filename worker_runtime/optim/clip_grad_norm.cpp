@@ -36,8 +36,8 @@ Result<torch::Tensor> clip_grad_norm(ProcessGroup& group,
     if (!is_maximum) {
         norm = norm.pow(1 / norm_type);
     }
-    (void)
-        norm.item<double>();  // on a GPU it may be anything, which the check knows once it is there
+    // A GPU's norm may be anything if a rank was lost before it was computed.
+    (void)norm.item<double>();
     if (const Result<void> whole = group.check("clipping gradients"); !whole) {
         return whole.error();
     }
