@@ -4,9 +4,15 @@
 #include <string_view>
 #include <vector>
 
-/// Mistakes that the simulator must find. Each can be switched on in its own builds of the cores,
-/// one at a time; in every other build DDP_BUG() is the constant false and nothing is left of it.
-/// DDP_RULE(rule, bug, broken) is `rule`, and `broken` where that bug is switched on.
+/// Mistakes that the simulator must find. DDP_RULE(rule, bug, broken) plants one: the expression is
+/// `rule`, and `broken` in the simulator while that bug is switched on. Only one of both is
+/// evaluated. The simulator has its own build of the cores, in which one bug at a time can be
+/// switched on; every other build compiles `rule` alone. An operand that does nothing is void():
+///
+///     if (DDP_RULE(stopping.pending.empty(), StartWithoutProof, true)) {
+///     DDP_RULE(renew_lease(step, *node), LeaseNotRenewed, void());
+///
+/// A condition that `broken` repeats is a named constant above the expression.
 ///
 /// X(enumerator, "name", "the mistake, and who is known to make it")
 #define DDP_PLANTED_BUGS(X)                                                                      \
@@ -168,9 +174,8 @@ namespace ddprun {
 /// The one that is switched on. Only tests/sim sets it, before anything runs.
 inline PlantedBug planted_bug = PlantedBug::None;
 }  // namespace ddprun
-#define DDP_BUG(bug) (::ddprun::planted_bug == ::ddprun::PlantedBug::bug)
+#define DDP_RULE(rule, bug, broken) \
+    (::ddprun::planted_bug == ::ddprun::PlantedBug::bug ? (broken) : (rule))
 #else
-#define DDP_BUG(bug) false
+#define DDP_RULE(rule, bug, broken) (rule)
 #endif
-
-#define DDP_RULE(rule, bug, broken) (DDP_BUG(bug) ? (broken) : (rule))

@@ -38,12 +38,17 @@ struct WatchLimits {
     Milliseconds group_quiet{1000};
 
     // GPUs and memory.
-    Milliseconds gpu_figures_timeout{5000};  ///< for NVIDIA's driver to tell them
-    Milliseconds gpu_busy_after{60000};      ///< then a line says whether all GPUs are used
-    int gpu_busy_looks = 12;                 ///< at them within that time
-    int gpu_idle_permille = 50;              ///< a GPU that was at work less is idle
-    Milliseconds host_memory_look{10000};    ///< between two looks at the node's memory
-    int host_memory_high_permille = 900;     ///< in use: one line says so
+    Milliseconds gpu_figures_timeout{5000};    ///< for NVIDIA's driver to tell them
+    std::size_t gpu_answer_bytes_max = 65536;  ///< a GPU's number and bytes take 30 at most
+    /// first pause between two looks whether ended workers' memory is freed, of which the driver
+    /// has no event
+    Milliseconds gpu_memory_look_min{1};
+    Milliseconds gpu_memory_look_max{128};  ///< each pause is twice the one before, up to this
+    Milliseconds gpu_busy_after{60000};     ///< then a line says whether all GPUs are used
+    int gpu_busy_looks = 12;                ///< at them within that time
+    int gpu_idle_permille = 50;             ///< a GPU that was at work less is idle
+    Milliseconds host_memory_look{10000};   ///< between two looks at the node's memory
+    int host_memory_high_permille = 900;    ///< in use: one line says so
 
     // Hangs that are only spoken of (--hang-notice).
     int hang_notice_looks = 4;         ///< within that time, at all of its signs

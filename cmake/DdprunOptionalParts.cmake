@@ -76,5 +76,5 @@ endif()
 
 # Headers that are compiled against and never linked with (scripts/setup.sh --cuda-headers).
 set(DDPRUN_COMPILE_ONLY "${PROJECT_SOURCE_DIR}/.venv/compile-only" CACHE PATH
-    "Headers of CUDA and NCCL, and of an older LibTorch, that are compiled against only")
+    "Headers of CUDA and NCCL, and of other LibTorches, that are compiled against only")
 include(DdprunNccl)

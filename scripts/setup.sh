@@ -19,9 +19,10 @@ with the library and the type checker that the package `ddprun` is tested with.
                     downloaded, 1.1 GB kept), for the tests that run it without a GPU: see
                     tests/fake_gpu. Refused where NVIDIA's driver is installed
   --full            also --cuda-headers, --fake-gpu without such a driver, the headers of the oldest
-                    LibTorch that the worker runtime is written for (81 MB, 63 kept), and what only
-                    scripts/test.sh --full uses: transformers, lightning and uv in .venv, Debian's
-                    packages to judge released packages and run them with
+                    and of the newest LibTorch that the worker runtime is written for, with
+                    those of their NCCL (631 MB, 129 kept), and what only scripts/test.sh --full
+                    uses: transformers, lightning and uv in .venv, Debian's packages to judge
+                    released packages and run them with
   --peers           also what tests run beside ddprun: schedulers (Slurm, MUNGE, Open MPI), an
                     NFS server with a kernel to run it in, Prometheus, Chromium and, in .venv,
                     TensorBoard, Playwright, which drives that Chromium, and axe-core, which judges
@@ -72,9 +73,14 @@ fake_gpu_header_wheels=(
     "${cuda_header_wheels[@]:0:6}"
     nvidia-nccl-cu13==2.30.7     cefa7fdb9710efd0f39c5f1be1d61ff6fc9a996c451265bd7fbdcf9455ed4b50
 )
-# The smallest of its wheels, for macOS: the headers are the same.
-torch_header_wheels=(
+# Of torch the smallest wheels, for macOS: the headers are the same.
+oldest_torch_wheels=(
     torch==2.11.0                7b6a60d48062809f58595509c524b88e6ddec3ebe25833d6462eeab81e5f2ce4
+    nvidia-nccl-cu13==2.28.9     e4553a30f34195f3fa1da02a6da3d6337d28f2003943aa0a3d247bbc25fefc42
+)
+newest_torch_wheels=(
+    torch==2.15.0                e808b63d616a43b326e1a5677d45a2e5babe7a8ce27edb03ddb48e7dd9b6d663
+    nvidia-nccl-cu13==2.30.7     cefa7fdb9710efd0f39c5f1be1d61ff6fc9a996c451265bd7fbdcf9455ed4b50
 )
 
 peer_packages=(
@@ -213,6 +219,7 @@ for wheel in pathlib.Path(folder).glob("*.whl"):
                                     if set(members.split()) & set(member.split("/")[:-1])])
 PYTHON
         printf '%s' "$*" >"$mark"
+        touch .venv/pyvenv.cfg  # scripts/build.sh configures anew
     else
         say "$name: LEFT OUT: pip cannot get them; what needs them is not compiled"
     fi
@@ -222,8 +229,13 @@ PYTHON
 linux_wheels=(--platform manylinux_2_18_x86_64 --platform manylinux2014_x86_64)
 if [ "$with_torch" = yes ] && [ "$with_cuda_headers" = yes ]; then
     unpack_wheels cuda compile-only include "${linux_wheels[@]}" -- "${cuda_header_wheels[@]}"
-    [ "$is_full" = no ] || unpack_wheels torch-2.11 compile-only include \
-        --platform macosx_11_0_arm64 --python-version 3.11 -- "${torch_header_wheels[@]}"
+fi
+if [ "$with_torch" = yes ] && [ "$is_full" = yes ]; then
+    options=(--python-version 3.11 --platform macosx_11_0_arm64 --platform macosx_14_0_arm64)
+    unpack_wheels "LibTorch 2.11" compile-only/torch-2.11 include \
+        "${options[@]}" "${linux_wheels[@]}" -- "${oldest_torch_wheels[@]}"
+    unpack_wheels "LibTorch 2.15" compile-only/torch-2.15 include \
+        "${options[@]}" "${linux_wheels[@]}" -- "${newest_torch_wheels[@]}"
 fi
 # Libraries that pretend to be NVIDIA's have no place beside NVIDIA's own.
 has_nvidia_driver() {

@@ -30,7 +30,7 @@ only if nothing failed. What is skipped is said aloud.
   --without-torch   set up nothing for PyTorch; tests that need it are left out, aloud
   --gpu             only what needs a GPU: builds `gpu` and runs its tests there, 20 kills of the
                     C++ training among them. Installs nothing: scripts/build.sh --help says what
-                    must be there
+                    must be there. If all pass, docs/training-on-gpus.md then says so
   --fake-gpu        the same on the fake GPU of tests/fake_gpu, on a machine without a GPU, and the
                     tests of that fake: builds `fake-gpu`. Installs nothing but what
                     scripts/setup.sh --fake-gpu does. Uses ddprun of build/release if it is there
@@ -114,20 +114,31 @@ check() {
     fi
 }
 
+# record PRESET: keeps which tests on GPUs have run on what, if all have passed.
+record() {
+    if [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]; then
+        step "record" python3 scripts/gpu_runs.py --record "build/$1/junit.xml"
+    fi
+}
+# The report holds all that the tests said.
+gpu_tests=(-L gpu --verbose --test-output-size-passed 4194304)
+
 if [ "$is_gpu" = yes ]; then
     step "build: gpu" scripts/build.sh gpu
-    suite "the worker runtime on GPUs" gpu -L gpu --verbose
+    suite "the worker runtime on GPUs" gpu "${gpu_tests[@]}"
+    record gpu
     finish
 fi
 
 # The build has no programs: those of the release are used.
 test_on_fake_gpu() {
     step "build: fake-gpu" scripts/build.sh fake-gpu "-DDDPRUN_PROGRAMS=$PWD/build/release/bin"
-    suite "the worker runtime on a fake GPU" fake-gpu -L gpu --verbose
+    suite "the worker runtime on a fake GPU" fake-gpu "${gpu_tests[@]}"
 }
 if [ "$is_fake_gpu" = yes ]; then
     step "set-up" scripts/setup.sh --without-torch --fake-gpu
     test_on_fake_gpu
+    record fake-gpu
     finish
 fi
 
@@ -181,12 +192,14 @@ if [ "$is_full" = yes ]; then
         suite "the C++ runtime, 100,000 steps, 1,000 deaths" release -R runtime_process
     suite "large libraries in Python, each run on a terminal, jobs of Slurm and mpirun, NFS, \
 a C++ training with the installed runtime" release -L full
-    if [ -e .venv/compile-only/torch-2.11.txt ]; then
-        check "the runtime compiles with LibTorch 2.11, too" \
-            scripts/build.sh release ddprun_compiles_with_torch_2_11
-    else
-        left_out+=("compiling the runtime with LibTorch 2.11: its headers could not be had")
-    fi
+    for version in 2.11 2.15; do
+        if [ -e ".venv/compile-only/torch-$version/LibTorch-$version.txt" ]; then
+            check "the runtime compiles with LibTorch $version, too" \
+                scripts/build.sh release "ddprun_compiles_with_torch_${version/./_}"
+        else
+            left_out+=("compiling the runtime with LibTorch $version: its headers could not be had")
+        fi
+    done
     if [ -e .venv/fake-gpu/LibTorch-for-CUDA.txt ]; then
         DDPRUN_GPU_KILLS=100 test_on_fake_gpu
     else

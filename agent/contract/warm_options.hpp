@@ -9,6 +9,8 @@ namespace ddprun::agent {
 
 /// What the user asked for with --warm.
 struct WarmOptions {
+    [[nodiscard]] bool is_on() const { return learns || !modules.empty(); }
+
     /// Not Python's: one that waits for its place by itself, before main(), once can_wait() is
     /// known. For people. Empty: it is Python's.
     std::string program;

@@ -3,11 +3,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <set>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -111,8 +111,11 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
     keeper_ = std::move(*keeper);
     options_.supervisor.identity.containment = names_of(keeper_->containment()).word;
     supervisor_.emplace(options_.supervisor);
-    events_.emplace(io_, options_.supervisor, options_.watch_limits, options_.program, *output_,
-                    options_.output.has_live_line, run_events_ask());
+    GpuHelper* gpus = options_.supervisor.awaits_gpu_memory ? &helpers_.gpu_helper : nullptr;
+    events_.emplace(
+        io_, options_.supervisor, options_.watch_limits, options_.program, *output_,
+        options_.output.has_live_line, AgentView{*supervisor_, generation_, store_},
+        WatchMeans{*link_, store_, gpus, [this](int pid) { exclude_from_sweeps(pid); }});
     if (keeper_->containment() == ContainmentLevel::Session) {
         say("warning: containment C0 (session): what a worker starts in a session of its own "
             "may outlive it; look at `ps` after a failure");
@@ -120,7 +123,11 @@ Result<void> Agent::start(std::function<void(int)> on_exit) {
     if (options_.output.debug) {
         relay_.emplace(io_, STDIN_FILENO, options_.supervisor.limits, relay_events());
     }
-    start_standbys();
+    if (options_.supervisor.debugging && std::exchange(options_.warm, {}).is_on()) {
+        say("--warm: a worker that has a terminal starts cold, and so does every other");
+    }
+    warm_.emplace(io_, options_.supervisor, options_.warm, warm_events());
+    warm_->begin();
     on_exit_ = std::move(on_exit);
     const auto complain = [this](const std::string& line) { say(line); };
     signals_.start(options_.signals_to_handle, complain);
@@ -147,9 +154,6 @@ void Agent::start_link() {
         hear_of_link(LinkDown{std::move(why), is_final});
     };
     events.on_message = [this](rdzv::RendezvousMessage message) {
-        if (standbys_ && std::holds_alternative<rdzv::Waiting>(message)) {
-            standbys_->check();  // What this node waits for has changed: it may start soon.
-        }
         if (notifier_) {
             notifier_->hear(message);
         }
@@ -205,43 +209,37 @@ KeeperHandle::Events Agent::keeper_events() {
             if (!start_cold(generation, local_rank, end)) {
                 worker_ended(generation, local_rank, end);
             }
-        } else if (is_of_standbys(from)) {
-            standbys_->has_ended(local_rank);
+        } else if (warm_->holds(from)) {
+            warm_->has_ended(local_rank);
         } else if (generation_) {
             // It was to be adopted; any other here was given up.
             (void)start_cold(generation_->number(), local_rank, end);
         }
     };
     events.on_adopted = [this](Generation, LocalRank local_rank, int pid, const std::string& page) {
-        standbys_->tell_place(local_rank, pid, page);
+        warm_->tell_place(local_rank, pid, page);
     };
     events.on_relaunched = [this](const KeeperHandle& from) {
         // A child of this process, as the other's orphans are when it has died.
-        if (is_of_standbys(from)) {
+        if (warm_->holds(from)) {
             keeper_->exclude(from.keeper_pid());
-        } else if (standbys_) {
-            standbys_->exclude(from.keeper_pid());
+        } else {
+            warm_->exclude(from.keeper_pid());
         }
     };
     events.on_emptied = [this](Generation generation) { emptied(generation); };
     events.on_not_emptied = [this](const KeeperHandle& from, Generation generation,
                                    std::string what) {
-        if (is_of_standbys(from)) {
-            // No worker of a generation: it is nothing that anybody waits for.
-            say(fmt::format("--warm: {}: it was a standby", what));
-            standbys_->are_lost();
-            standbys_->pause();
-            return;
+        if (warm_->holds(from)) {
+            warm_->cannot_be_emptied(what);
+        } else {
+            feed(NotEmptied{generation, std::move(what)});
         }
-        feed(NotEmptied{generation, std::move(what)});
     };
     events.on_lost = [this](const KeeperHandle& from) {
-        if (is_of_standbys(from)) {
-            standbys_->are_lost();
+        if (warm_->holds(from)) {
+            warm_->are_lost();
             return;
-        }
-        if (standbys_) {
-            standbys_->leaving_are_lost();
         }
         if (relay_) {
             relay_->end();
@@ -263,26 +261,12 @@ void Agent::emptied(Generation number) {
         if (held(number) != nullptr) {
             generation_.reset();
         }
-        if (standbys_) {
-            standbys_->begin();
-        }
     }
     feed(Emptied{number});
 }
 
-bool Agent::is_of_standbys(const KeeperHandle& keeper) const {
-    return standbys_ && standbys_->holds(keeper);
-}
-
-void Agent::start_standbys() {
-    if (options_.warm.modules.empty() && !options_.warm.learns) {
-        return;
-    }
-    if (options_.supervisor.debugging) {
-        say("--warm: a worker that has a terminal starts cold, and so does every other");
-        return;
-    }
-    StandbyPool::Events events;
+WarmStart::Events Agent::warm_events() {
+    WarmStart::Events events;
     events.say = [this](const std::string& line) { say(line); };
     // While a generation runs, or before the first one: nothing is left of any other, so that this
     // process has no child that the second keeper would have to prove gone.
@@ -294,16 +278,15 @@ void Agent::start_standbys() {
         }
         return second;
     };
-    events.open_stand_in = [this](LocalRank local_rank) {
-        return output_->stand_in(local_rank, Rank(last_base_rank_.value() + local_rank.value()),
-                                 last_world_size_);
+    events.on_child = [this](int pid) { exclude_from_sweeps(pid); };
+    events.open_stand_in = [this](LocalRank local_rank, Rank rank, int world_size) {
+        return output_->stand_in(local_rank, rank, world_size);
     };
-    events.awaits_first_step = [this] {
-        const std::vector<WorkerMoments> moments =
-            generation_ ? generation_->moments() : std::vector<WorkerMoments>();
-        return std::any_of(moments.begin(), moments.end(), [](const WorkerMoments& worker) {
-            return worker.main && !worker.first_step;
-        });
+    events.moments = [this] {
+        return generation_ ? generation_->moments() : std::vector<WorkerMoments>();
+    };
+    events.checkpoints = [this] {
+        return generation_ ? generation_->checkpoints() : std::vector<std::string>();
     };
     events.on_gone = [this](LocalRank local_rank, int pid) {
         if (generation_) {
@@ -315,8 +298,7 @@ void Agent::start_standbys() {
             keeper_->signal_workers(generation_->number(), {local_rank}, SIGKILL);
         }
     };
-    standbys_.emplace(io_, options_.supervisor, options_.warm, std::move(events));
-    standbys_->begin();
+    return events;
 }
 
 /// True if it was a standby that has ended before it went on as this worker, which starts anew
@@ -324,7 +306,7 @@ void Agent::start_standbys() {
 bool Agent::start_cold(Generation number, LocalRank local_rank, const WorkerEnd& end) {
     GenerationOnNode* generation = held(number);
     std::optional<OutputPipes> pipes;
-    if (generation == nullptr || !standbys_ || !(pipes = standbys_->take_back(local_rank))) {
+    if (generation == nullptr || !(pipes = warm_->take_back(local_rank))) {
         return false;
     }
     if (!generation->may_start_again()) {
@@ -362,51 +344,6 @@ TerminalRelay::Events Agent::relay_events() {
     };
     events.say = [this](const std::string& line) { say(line); };
     return events;
-}
-
-RunEvents::Ask Agent::run_events_ask() {
-    RunEvents::Ask ask;
-    ask.moments = [this](Generation number) {
-        const GenerationOnNode* generation = held(number);
-        return generation == nullptr ? std::vector<WorkerMoments>() : generation->moments();
-    };
-    ask.waits_for = [this] { return supervisor_->explain(); };
-    ask.pids = [this] {
-        std::vector<int> pids;
-        if (generation_) {
-            pids.resize(generation_->workers().size());
-            for (const auto& [local_rank, pid] : generation_->pids()) {
-                pids.at(static_cast<std::size_t>(local_rank.value())) = pid;
-            }
-        }
-        return pids;
-    };
-    ask.send = [this](const rdzv::AgentMessage& message) { link_->send(message); };
-    if (options_.supervisor.awaits_gpu_memory) {
-        ask.gpu_figures = [this, pids = ask.pids](Milliseconds timeout,
-                                                  GpuHelper::Answer on_answer) {
-            std::string question = "figures";
-            for (const int pid : pids()) {
-                question += fmt::format(" {}", pid);
-            }
-            helpers_.gpu_helper.ask(question, timeout, std::move(on_answer));
-        };
-    }
-    ask.on_child = [this](int pid) { exclude_from_sweeps(pid); };
-    ask.obey = [this](const rdzv::OperatorOrder& order, const std::string& from,
-                      rdzv::Link::OrderAnswer answer) {
-        link_->obey(order, from, std::move(answer));
-    };
-    ask.store_operations = [this] { return store_.operations(); };
-    ask.store_requests = [this] { return store_.requests(); };
-    ask.store_waits = [this](std::function<void(const rdzv::StoreWaits&)> answer) {
-        store_.ask_who_waits([this, answer = std::move(answer)](const rdzv::StoreWaits& waits) {
-            boost::asio::post(io_, [answer, waits] { answer(waits); });
-        });
-    };
-    ask.estimates = [this] { return store_.estimates(); };
-    ask.end_estimates = [this] { store_.end_estimates(); };
-    return ask;
 }
 
 GenerationOnNode* Agent::held(Generation number) {
@@ -455,21 +392,13 @@ void Agent::feed(Input input) {
         const Instant now = std::chrono::steady_clock::now();
         supervisor_->step(now, next, effects);
         events_->observe(now, next, effects);
+        warm_->observe(next, effects, supervisor_->exit_reason().has_value());
         for (Effect& effect : effects) {
-            read_ahead_if_due(effect);
             carry_out(std::move(effect));
         }
     }
     is_feeding_ = false;
     timer_.set(has_ended_ ? std::nullopt : supervisor_->next_deadline());
-}
-
-void Agent::read_ahead_if_due(const Effect& effect) {
-    const bool is_ending = supervisor_->exit_reason().has_value();
-    const std::optional<Generation> ended = read_ahead_.of(effect, is_ending);
-    if (const GenerationOnNode* generation = ended ? held(*ended) : nullptr) {
-        helpers_.checkpoint.read_soon(generation->checkpoints());
-    }
 }
 
 void Agent::carry_out(Effect effect) {
@@ -540,11 +469,6 @@ void Agent::start_workers(StartWorkers start) {
     const Generation number = start.generation;
     const Rank base_rank = start.base_rank;
     const int world_size = start.world_size;
-    last_base_rank_ = base_rank;
-    last_world_size_ = world_size;
-    if (standbys_) {
-        standbys_->check();
-    }
     helpers_.begin_generation();
     if (start.relayed_store) {
         store_.relay(start);
@@ -582,7 +506,7 @@ void Agent::spawn(Generation number) {
     if (generation == nullptr || !(pipes = generation->take_pipes())) {
         return;
     }
-    const std::set<LocalRank> warm = take_standbys(*generation);
+    const std::set<LocalRank> warm = warm_->take(generation->workers(), keeper_);
     for (const WorkerSpec& worker : generation->workers()) {
         OutputPipes& own = pipes->at(static_cast<std::size_t>(worker.local_rank.value()));
         const bool is_warm = warm.contains(worker.local_rank);
@@ -590,30 +514,18 @@ void Agent::spawn(Generation number) {
             WorkerEnd end{};
             end.exec_errno = own.fault;
             if (is_warm) {
-                (void)standbys_->take_back(worker.local_rank);
+                (void)warm_->take_back(worker.local_rank);
                 keeper_->signal_workers(kStandbyGeneration, {worker.local_rank}, SIGKILL);
             }
             worker_ended(number, worker.local_rank, end);
         } else if (is_warm) {
-            standbys_->leave(worker, std::move(own));
+            warm_->leave(worker, std::move(own));
             keeper_->adopt(number, worker.local_rank, generation->page_file());
         } else {
             start_worker(number, worker, std::move(own));
         }
     }
     events_->begin_to_answer();
-    helpers_.checkpoint.read_now();
-}
-
-/// Those that have one. Their keeper, which holds nobody else, becomes that of the generation; the
-/// last generation's, which was proven empty, has the next standbys.
-std::set<LocalRank> Agent::take_standbys(const GenerationOnNode& generation) {
-    if (!standbys_) {
-        return {};
-    }
-    std::set<LocalRank> warm = standbys_->take(generation.workers(), keeper_);
-    standbys_->begin();
-    return warm;
 }
 
 void Agent::start_worker(Generation number, const WorkerSpec& worker, OutputPipes own) {
@@ -625,8 +537,7 @@ void Agent::start_worker(Generation number, const WorkerSpec& worker, OutputPipe
     }
     keeper_->start_worker(number, worker.local_rank, worker.command, worker.environment,
                           std::move(own.out), std::move(own.err), worker.cpus,
-                          generation_->page_file(), from,
-                          standbys_ ? standbys_->imports_pipe(worker.local_rank) : UniqueFd());
+                          generation_->page_file(), from, warm_->imports_pipe(worker.local_rank));
 }
 
 void Agent::signal_workers(const SignalWorkers& effect) {
@@ -646,9 +557,6 @@ void Agent::signal_workers(const SignalWorkers& effect) {
         return;
     }
     generation->note_signal();
-    if (standbys_) {
-        standbys_->pause();
-    }
     std::vector<LocalRank> meant = generation->meant_by(effect);
     if (!meant.empty()) {
         keeper_->signal_workers(effect.generation, std::move(meant), effect.signal);
@@ -678,9 +586,6 @@ void Agent::look_at_workers(Generation number) {
 }
 
 void Agent::empty_generation(Generation number) {
-    if (standbys_) {
-        standbys_->pause();
-    }
     if (GenerationOnNode* generation = held(number)) {
         generation->begin_emptying();
     }
@@ -719,12 +624,8 @@ void Agent::end(int code, const std::string& why) {
     store_.close();
     exit_code_ = code;
     keeper_->stop();
-    if (standbys_) {
-        // Nobody has waited for the standbys to be gone, but nothing is left when ddprun is.
-        standbys_->stop([this] { finish_end(); });
-    } else {
-        finish_end();
-    }
+    // Nobody has waited for the standbys to be gone, but nothing is left when ddprun is.
+    warm_->stop([this] { finish_end(); });
 }
 
 void Agent::finish_end() {
@@ -741,9 +642,7 @@ void Agent::finish_notices() {
 
 void Agent::exclude_from_sweeps(int pid) {
     keeper_->exclude(pid);
-    if (standbys_) {
-        standbys_->exclude(pid);
-    }
+    warm_->exclude(pid);
 }
 
 void Agent::say(const std::string& line) {

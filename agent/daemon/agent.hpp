@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -16,15 +15,14 @@
 #include "agent/daemon/prepare_output.hpp"
 #include "agent/daemon/run_events.hpp"
 #include "agent/daemon/signal_watch.hpp"
-#include "agent/daemon/standby_pool.hpp"
 #include "agent/daemon/store_host.hpp"
 #include "agent/daemon/terminal_relay.hpp"
+#include "agent/daemon/warm_start.hpp"
 #include "agent/helpers/helper_programs.hpp"
 #include "agent/notices/drain_notices.hpp"
 #include "agent/notify/notifier.hpp"
 #include "agent/output/worker_output.hpp"
 #include "agent/supervise/supervisor.hpp"
-#include "agent/warm/read_ahead_moment.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "rendezvous/client/link.hpp"
 
@@ -65,21 +63,17 @@ private:
     void hear_last(Input last);
     void hear_of_link(Input change);
     [[nodiscard]] KeeperHandle::Events keeper_events();
-    [[nodiscard]] bool is_of_standbys(const KeeperHandle& keeper) const;
-    void start_standbys();
+    [[nodiscard]] WarmStart::Events warm_events();
     [[nodiscard]] bool start_cold(Generation number, LocalRank local_rank, const WorkerEnd& end);
     [[nodiscard]] TerminalRelay::Events relay_events();
-    [[nodiscard]] RunEvents::Ask run_events_ask();
 
     void feed(Input input);
     void carry_out(Effect effect);
-    void read_ahead_if_due(const Effect& effect);
     void run_prepare(const RunPrepare& effect);
     void open_store(const std::string& host);
     void start_workers(StartWorkers start);
     void spawn(Generation number);
     void start_worker(Generation number, const WorkerSpec& worker, OutputPipes own);
-    [[nodiscard]] std::set<LocalRank> take_standbys(const GenerationOnNode& generation);
     void signal_workers(const SignalWorkers& effect);
     void follow_window();
     void look_at_workers(Generation number);
@@ -107,9 +101,8 @@ private:
     std::optional<RunEvents> events_;  ///< as supervisor_
     StoreHost store_;
     std::unique_ptr<KeeperHandle> keeper_;  ///< of the generation that lives here
-    std::optional<StandbyPool> standbys_;   ///< none: every worker starts cold
+    std::optional<WarmStart> warm_;         ///< as supervisor_
     HelperPrograms helpers_;
-    ReadAheadMoment read_ahead_;
     PrepareOutput prepare_output_;
     DrainNotices notices_;
     std::optional<Notifier> notifier_;  ///< none: there is nobody to be told
@@ -127,8 +120,6 @@ private:
     bool is_feeding_ = false;
     bool has_ended_ = false;
     int exit_code_ = 0;
-    Rank last_base_rank_;  ///< of the last generation here, as is the next
-    int last_world_size_ = 1;
     std::string verdict_text_;  ///< of the verdict that was shown; empty: none
 
     std::optional<GenerationOnNode> generation_;  ///< none: nothing is left of the last one

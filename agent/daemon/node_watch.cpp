@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include <boost/asio/post.hpp>
 #include <fmt/format.h>
 
 namespace ddprun::agent {
@@ -18,9 +19,13 @@ Instant in(Milliseconds time) {
 }  // namespace
 
 NodeWatch::NodeWatch(boost::asio::io_context& io, std::string host, Milliseconds hang_notice,
-                     const WatchLimits& limits, Ask ask)
-    : host_(std::move(host)),
+                     const WatchLimits& limits, const AgentView& agent, const WatchMeans& means,
+                     Ask ask)
+    : io_(io),
+      host_(std::move(host)),
       limits_(limits),
+      agent_(agent),
+      means_(means),
       ask_(std::move(ask)),
       hang_notice_(hang_notice),
       memory_notice_(limits),
@@ -50,7 +55,7 @@ void NodeWatch::begin(Generation generation, Rank base_rank, int world_size) {
         hang_timer_.set(in(hang_notice_.after() / limits_.hang_notice_looks));
     }
     memory_timer_.set(in(limits_.host_memory_look));
-    if (ask_.gpu_figures && gpu_busy_) {
+    if (means_.gpus != nullptr && gpu_busy_) {
         busy_timer_.set(in(limits_.gpu_busy_after / limits_.gpu_busy_looks));
     }
 }
@@ -73,12 +78,13 @@ void NodeWatch::look_for_hang() {
     hang_timer_.set(in(hang_notice_.after() / limits_.hang_notice_looks));
     // Signs of the whole job: one node looks.
     const bool is_first = base_rank_ == Rank(0);
-    if (is_first && store_silence_.is_silent(now, hang_notice_.after(), ask_.store_requests())) {
-        ask_.store_waits([this, generation = generation_](const rdzv::StoreWaits& waits) {
-            take_store_waits(generation, waits);
+    if (is_first && store_silence_.is_silent(now, hang_notice_.after(), agent_.store.requests())) {
+        means_.store.ask_who_waits([this, generation = generation_](const rdzv::StoreWaits& waits) {
+            // On the store's thread.
+            boost::asio::post(io_, [=, this] { take_store_waits(generation, waits); });
         });
     }
-    if (!ask_.gpu_figures) {
+    if (means_.gpus == nullptr) {
         return;
     }
     look_at_gpus();
@@ -107,10 +113,14 @@ void NodeWatch::take_ras(std::optional<std::string> answer) {
 }
 
 void NodeWatch::look_at_gpus() {
-    if (!ask_.gpu_figures || std::exchange(is_looking_at_gpus_, true)) {
+    if (means_.gpus == nullptr || std::exchange(is_looking_at_gpus_, true)) {
         return;
     }
-    ask_.gpu_figures(limits_.gpu_figures_timeout, [this](std::optional<std::string> answer) {
+    std::string question = "figures";
+    for (const int pid : agent_.pids()) {
+        question += fmt::format(" {}", pid);
+    }
+    means_.gpus->ask(question, limits_.gpu_figures_timeout, [this](const auto& answer) {
         is_looking_at_gpus_ = false;
         const auto gpus = answer ? gpu_figures_from(*answer) : std::nullopt;
         if (std::exchange(is_busy_look_due_, false)) {

@@ -6,6 +6,7 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "agent/daemon/agent_view.hpp"
 #include "agent/daemon/ras_client.hpp"
 #include "agent/watch/gpu_figures.hpp"
 #include "agent/watch/hang_notice.hpp"
@@ -28,18 +29,11 @@ public:
         std::function<rdzv::Progress()> progress;           ///< with their memory
         std::function<void(const std::string& line)> say;
         std::function<void(const HangSeen& seen)> on_hang;  ///< it is said already
-        std::function<std::uint64_t()> store_requests;      ///< as StoreHost::requests()
-        /// Answered on this thread, or never.
-        std::function<void(std::function<void(const rdzv::StoreWaits& waits)> answer)> store_waits;
-        /// What the node's GPUs do; null: workers see none whose driver tells it.
-        std::function<void(Milliseconds timeout,
-                           std::function<void(std::optional<std::string> answer)>)>
-            gpu_figures;
     };
 
     /// `hang_notice` 0: hangs are not looked for.
     NodeWatch(boost::asio::io_context& io, std::string host, Milliseconds hang_notice,
-              const WatchLimits& limits, Ask ask);
+              const WatchLimits& limits, const AgentView& agent, const WatchMeans& means, Ask ask);
 
     /// Workers start.
     void begin(Generation generation, Rank base_rank, int world_size);
@@ -65,8 +59,11 @@ private:
     void tell_of_node(std::optional<HangSeen> seen);
     void tell_of_job(const std::optional<HangSeen>& seen);
 
+    boost::asio::io_context& io_;
     std::string host_;
     WatchLimits limits_;
+    const AgentView& agent_;
+    const WatchMeans& means_;
     Ask ask_;
     Generation generation_;
     Rank base_rank_;

@@ -41,14 +41,18 @@ bool ends_workers(const Input& input, const Effects& effects) {
 
 RunEvents::RunEvents(boost::asio::io_context& io, const SupervisorOptions& options,
                      const WatchLimits& watch_limits, const std::string& program,
-                     WorkerOutput& output, bool has_live_line, Ask ask)
+                     WorkerOutput& output, bool has_live_line, AgentView agent, WatchMeans means)
     : chronicle_(options, program, ::getpid()),
       progress_(watch_limits),
       output_(output),
-      ask_(std::move(ask)),
-      teller_(io, [this] { ask_.send(watched_progress()); }),
-      node_watch_(io, options.identity.hostname, options.hang_notice, watch_limits,
-                  node_watch_ask()),
+      agent_(agent),
+      means_(std::move(means)),
+      teller_(io, [this] { means_.link.send(watched_progress()); }),
+      node_watch_(io, options.identity.hostname, options.hang_notice, watch_limits, agent_, means_,
+                  {.workers = [this] { return workers(); },
+                   .progress = [this] { return progress(); },
+                   .say = [this](const std::string& line) { output_.say(line); },
+                   .on_hang = [this](const HangSeen& seen) { keep_hang(seen); }}),
       live_line_(watch_limits),
       live_timer_(io, [this] { show_live(); }),
       has_live_line_(has_live_line),
@@ -59,11 +63,11 @@ RunEvents::RunEvents(boost::asio::io_context& io, const SupervisorOptions& optio
       program_(program),
       run_folder_(options.log_dir),
       readers_(io, options.limits, run_folder_, options.identity.hostname,
-               {.answer = [this](const rdzv::WorkersRead& piece) { ask_.send(piece); },
-                .on_child = [this](int pid) { ask_.on_child(pid); }}),
+               {.answer = [this](const rdzv::WorkersRead& piece) { means_.link.send(piece); },
+                .on_child = means_.on_child}),
       readers_here_(io, options.limits, run_folder_, options.identity.hostname,
                     {.answer = [this](const rdzv::WorkersRead& piece) { take_piece(piece); },
-                     .on_child = [this](int pid) { ask_.on_child(pid); }}) {
+                     .on_child = means_.on_child}) {
     Chronicle::Events events;
     const Instant now = clock_now();
     chronicle_.begin(now, events);
@@ -127,7 +131,7 @@ void RunEvents::worker_started(Generation generation, LocalRank local_rank, int 
 /// Workers do not call: what they have told is read when something happens, or somebody asks.
 void RunEvents::look(bool have_ended) {
     Chronicle::Events events;
-    const std::vector<WorkerMoments> workers = ask_.moments(generation_);
+    const std::vector<WorkerMoments> workers = agent_.moments(generation_);
     chronicle_.look_at(generation_, workers, events);
     const Instant now = clock_now();
     estimate(now, have_ended, events);
@@ -156,17 +160,17 @@ void RunEvents::keep(Instant now, const Chronicle::Events& events) {
 
 void RunEvents::tell_moments(std::optional<rdzv::Reached> reached) {
     if (reached) {
-        ask_.send(*std::move(reached));
+        means_.link.send(*std::move(reached));
     }
 }
 
 /// Of all ranks, on the node that has their store.
 void RunEvents::estimate(Instant now, bool have_ended, Chronicle::Events& events) {
     if (base_rank_ != 0 || !chronicle_.needs_estimates()) {
-        ask_.end_estimates();
+        means_.store.end_estimates();
         return;
     }
-    Estimates estimates = ask_.estimates();
+    Estimates estimates = agent_.store.estimates();
     const bool is_settled = estimates.group_ready && (have_ended || now - *estimates.group_ready >=
                                                                         watch_limits_.group_quiet);
     if (!is_settled) {
@@ -177,16 +181,6 @@ void RunEvents::estimate(Instant now, bool have_ended, Chronicle::Events& events
     chronicle_.estimate(generation_, estimates, events);
 }
 
-NodeWatch::Ask RunEvents::node_watch_ask() {
-    return {.workers = [this] { return workers(); },
-            .progress = [this] { return progress(); },
-            .say = [this](const std::string& line) { output_.say(line); },
-            .on_hang = [this](const HangSeen& seen) { keep_hang(seen); },
-            .store_requests = ask_.store_requests,
-            .store_waits = ask_.store_waits,
-            .gpu_figures = ask_.gpu_figures};
-}
-
 void RunEvents::keep_hang(const HangSeen& seen) {
     const Instant now = clock_now();
     keep(now, {rdzv::hang_event(now, generation_, seen)});
@@ -194,8 +188,8 @@ void RunEvents::keep_hang(const HangSeen& seen) {
 }
 
 std::vector<WorkerState> RunEvents::workers() const {
-    const std::vector<WorkerMoments> moments = ask_.moments(generation_);
-    const std::vector<int> pids = ask_.pids();
+    const std::vector<WorkerMoments> moments = agent_.moments(generation_);
+    const std::vector<int> pids = agent_.pids();
     std::vector<WorkerState> workers;
     for (std::size_t i = 0; i < pids.size(); ++i) {
         WorkerState worker;
@@ -211,7 +205,7 @@ std::vector<WorkerState> RunEvents::workers() const {
 rdzv::Progress RunEvents::progress() {
     look(false);
     std::vector<WorkerState> states = workers();
-    const std::vector<int> pids = ask_.pids();
+    const std::vector<int> pids = agent_.pids();
     for (std::size_t i = 0; i < std::min(states.size(), pids.size()); ++i) {
         if (const auto memory = pids[i] == 0 ? std::nullopt : memory_of_process(pids[i])) {
             states[i].memory_bytes = memory->resident_bytes;
@@ -222,7 +216,7 @@ rdzv::Progress RunEvents::progress() {
     rdzv::Progress progress = progress_.tell(clock_now(), generation_, states);
     progress.memory = host_memory();
     if (base_rank_ == 0) {
-        progress.store = ask_.store_operations();
+        progress.store = agent_.store.operations();
     }
     return progress;
 }
@@ -281,8 +275,8 @@ Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
                told);
     board.judge(now);
     ordered_json workers = ordered_json::array();
-    const std::vector<WorkerMoments> moments = ask_.moments(generation_);
-    const std::vector<int> pids = ask_.pids();
+    const std::vector<WorkerMoments> moments = agent_.moments(generation_);
+    const std::vector<int> pids = agent_.pids();
     for (std::size_t i = 0; i < pids.size(); ++i) {
         ordered_json worker = {
             {"rank", base_rank_ + static_cast<int>(i)}, {"local_rank", i}, {"pid", pids[i]}};
@@ -302,7 +296,7 @@ Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
         {"run", run_folder_},
         {"generation", generation_.value()},
         {"world_size", world_size_},
-        {"waits_for", ask_.waits_for()},
+        {"waits_for", agent_.supervisor.explain()},
         {"workers", std::move(workers)},
         {"next_event", log_->next()},
         {"ranks", ordered_json::parse(board.told().ranks_json(pids.size()))},
@@ -329,22 +323,22 @@ void RunEvents::obey(const rdzv::OperatorOrder& order, const std::string& from,
         answer(known.error());
         return;
     }
-    ask_.obey(order, from,
-              [this, answer = std::move(answer)](const rdzv::OperatorReply& reply,
-                                                 const std::optional<rdzv::Event>& record) {
-                  rdzv::OperatorReply numbered = reply;
-                  if (record) {
-                      numbered.event = log_->next();
-                      keep(clock_now(), {*record});
-                  }
-                  answer(numbered);
-              });
+    means_.link.obey(order, from,
+                     [this, answer = std::move(answer)](const rdzv::OperatorReply& reply,
+                                                        const std::optional<rdzv::Event>& record) {
+                         rdzv::OperatorReply numbered = reply;
+                         if (record) {
+                             numbered.event = log_->next();
+                             keep(clock_now(), {*record});
+                         }
+                         answer(numbered);
+                     });
 }
 
 /// Reads one worker's part of the page; a line that is the same is not sent again.
 void RunEvents::show_live() {
     const Instant now = clock_now();
-    const std::vector<WorkerMoments> moments = ask_.moments(generation_);
+    const std::vector<WorkerMoments> moments = agent_.moments(generation_);
     output_.show_live(live_line_.text(now, moments.empty() ? WorkerMoments() : moments.front(),
                                       log_->time_use()));
     if (live_line_.is_here()) {
@@ -398,7 +392,7 @@ void RunEvents::cut_readers_off() {
 }
 
 void RunEvents::finish_reading(std::function<void()> done) {
-    const std::size_t workers = ask_.pids().size();
+    const std::size_t workers = agent_.pids().size();
     const auto end = [this, done = std::move(done)] {
         readers_.finish([this, done] { readers_here_.finish(done); });
     };

@@ -13,6 +13,7 @@
 #include "agent/contract/effects.hpp"
 #include "agent/contract/inputs.hpp"
 #include "agent/contract/supervisor_options.hpp"
+#include "agent/daemon/agent_view.hpp"
 #include "agent/daemon/node_watch.hpp"
 #include "agent/daemon/progress_teller.hpp"
 #include "agent/helpers/workers_readers.hpp"
@@ -35,35 +36,10 @@ namespace ddprun::agent {
 /// outlives the run of the loop.
 class RunEvents final : public rdzv::Watched {
 public:
-    /// What the node is asked when somebody looks.
-    struct Ask {
-        std::function<std::vector<WorkerMoments>(Generation)> moments;  ///< empty: it is gone
-        std::function<std::string()> waits_for;                         ///< for people
-        std::function<std::vector<int>()> pids;  ///< of the workers here, by local rank; 0: none
-        std::function<void(const rdzv::AgentMessage&)> send;  ///< to the rendezvous
-        /// As Link::obey() has it.
-        std::function<void(const rdzv::OperatorOrder&, const std::string& from,
-                           rdzv::Link::OrderAnswer)>
-            obey;
-        /// As NodeWatch::Ask has it.
-        std::function<void(Milliseconds timeout,
-                           std::function<void(std::optional<std::string> answer)>)>
-            gpu_figures = {};
-        std::function<void(int pid)> on_child;  ///< one of this process that is no worker's
-        /// Of the workers' stores that were here.
-        std::function<std::vector<rdzv::StoreOperations>()> store_operations = {};
-        std::function<std::uint64_t()> store_requests = {};  ///< as StoreHost::requests()
-        /// As NodeWatch::Ask has it.
-        std::function<void(std::function<void(const rdzv::StoreWaits& waits)> answer)> store_waits =
-            {};
-        std::function<Estimates()> estimates = {};  ///< of the whole job, from the store here
-        std::function<void()> end_estimates = {};
-    };
-
     /// `has_live_line`: a terminal shows how far the job is.
     RunEvents(boost::asio::io_context& io, const SupervisorOptions& options,
               const WatchLimits& watch_limits, const std::string& program, WorkerOutput& output,
-              bool has_live_line, Ask ask);
+              bool has_live_line, AgentView agent, WatchMeans means);
     RunEvents(const RunEvents&) = delete;
     RunEvents& operator=(const RunEvents&) = delete;
 
@@ -104,7 +80,6 @@ public:
 
 private:
     [[nodiscard]] std::vector<WorkerState> workers() const;
-    [[nodiscard]] NodeWatch::Ask node_watch_ask();
     /// Of one who reads on this run's socket.
     struct ReadHere {
         std::string waiting;
@@ -128,7 +103,8 @@ private:
     MomentsTold moments_told_;
     NodeProgress progress_;
     WorkerOutput& output_;
-    Ask ask_;
+    AgentView agent_;
+    WatchMeans means_;
     ProgressTeller teller_;
     NodeWatch node_watch_;
     LiveLine live_line_;

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -13,20 +14,16 @@
 
 #include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
+#include "base/os/unix_time.hpp"
+#include "base/watch_limits.hpp"
 
 namespace ddprun::agent {
-
-namespace {
-
-/// A GPU's number and bytes take 30 at most.
-constexpr std::size_t kAnswerBytesMax = 65536;
-
-}  // namespace
 
 GpuHelper::GpuHelper(boost::asio::io_context& io, std::function<void(int pid)> on_child)
     : io_(io),
       program_(io, {.on_child = std::move(on_child),
-                    .on_end = [this](const std::optional<siginfo_t>& /*end*/) { fail(); }}) {}
+                    .on_end = [this](const std::optional<siginfo_t>& /*end*/) { fail(); }}),
+      deadline_(io, [this] { fail(); }) {}
 
 void GpuHelper::ask(const std::string& question, Milliseconds timeout, Answer on_answer) {
     if ((!connection_ && start().has_error()) || !send(question + "\n")) {
@@ -34,16 +31,8 @@ void GpuHelper::ask(const std::string& question, Milliseconds timeout, Answer on
         on_answer(std::nullopt);
         return;
     }
-    const std::uint64_t number = ++asked_;
-    auto deadline = std::make_unique<boost::asio::steady_timer>(io_, timeout);
-    deadline->async_wait([this, number](boost::system::error_code failure) {
-        // Its turn may have come between the end of its time and this.
-        const bool is_open = !questions_.empty() && questions_.front().number <= number;
-        if (!failure && is_open) {
-            fail();
-        }
-    });
-    questions_.push_back({number, std::move(deadline), std::move(on_answer)});
+    questions_.push_back({clock_now() + timeout, std::move(on_answer)});
+    set_deadline();
     if (questions_.size() == 1) {
         read();
     }
@@ -84,11 +73,18 @@ bool GpuHelper::send(const std::string& line) {
     return sent == static_cast<ssize_t>(line.size());
 }
 
+/// A later question may have less time than an earlier one.
+void GpuHelper::set_deadline() {
+    const auto first = std::ranges::min_element(questions_, {}, &Question::until);
+    deadline_.set(first == questions_.end() ? std::nullopt : std::optional(first->until));
+}
+
 void GpuHelper::read() {
     auto connection = connection_;
     boost::asio::async_read_until(
-        connection->socket, boost::asio::dynamic_buffer(connection->received, kAnswerBytesMax),
-        '\n', [this, connection](boost::system::error_code failure, std::size_t size) {
+        connection->socket,
+        boost::asio::dynamic_buffer(connection->received, WatchLimits().gpu_answer_bytes_max), '\n',
+        [this, connection](boost::system::error_code failure, std::size_t size) {
             if (connection != connection_) {
                 return;
             }
@@ -105,6 +101,7 @@ void GpuHelper::read() {
 void GpuHelper::answer_first(std::string line) {
     const Question question = std::move(questions_.front());
     questions_.pop_front();
+    set_deadline();
     if (!questions_.empty()) {
         read();
     }
@@ -124,6 +121,7 @@ void GpuHelper::stop() {
 std::deque<GpuHelper::Question> GpuHelper::give_up() {
     program_.cancel();
     connection_.reset();
+    deadline_.set(std::nullopt);
     return std::exchange(questions_, {});
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -9,10 +8,10 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
-#include <boost/asio/steady_timer.hpp>
 
-#include "agent/process/timed_program.hpp"
 #include "base/instant.hpp"
+#include "base/os/deadline_timer.hpp"
+#include "base/os/helper.hpp"
 #include "base/result.hpp"
 
 namespace ddprun::agent {
@@ -44,13 +43,13 @@ private:
         std::string received{};
     };
     struct Question {
-        std::uint64_t number = 0;
-        std::unique_ptr<boost::asio::steady_timer> deadline;
+        Instant until;
         Answer on_answer;
     };
 
     [[nodiscard]] Result<void> start();
     [[nodiscard]] bool send(const std::string& line);
+    void set_deadline();
     void read();
     void answer_first(std::string line);
     /// Nothing that was asked is answered.
@@ -58,10 +57,10 @@ private:
     [[nodiscard]] std::deque<Question> give_up();
 
     boost::asio::io_context& io_;
-    TimedProgram program_;
+    Helper program_;
     std::shared_ptr<Connection> connection_;  ///< none: it does not run
     std::deque<Question> questions_;          ///< bounded: one for each that asks
-    std::uint64_t asked_ = 0;
+    DeadlineTimer deadline_;                  ///< the first of theirs
 };
 
 }  // namespace ddprun::agent

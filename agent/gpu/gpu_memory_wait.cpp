@@ -5,14 +5,11 @@
 #include <utility>
 
 #include "base/os/unix_time.hpp"
+#include "base/watch_limits.hpp"
 
 namespace ddprun::agent {
 
 namespace {
-
-// The driver has no event for freed memory.
-constexpr Milliseconds kPauseMin{1};
-constexpr Milliseconds kPauseMax{128};
 
 std::optional<GpuBytes> memory_from(const std::optional<std::string>& answer) {
     return answer ? gpu_memory_from(*answer) : std::nullopt;
@@ -50,7 +47,7 @@ void GpuMemoryWait::wait() {
     }
     is_waiting_ = true;
     until_ = clock_now() + limits_.gpu_memory_timeout;
-    pause_ = kPauseMin;
+    pause_ = WatchLimits().gpu_memory_look_min;
     ask();
 }
 
@@ -61,7 +58,8 @@ void GpuMemoryWait::cancel() {
 
 void GpuMemoryWait::ask() {
     const auto left = std::chrono::ceil<Milliseconds>(until_ - clock_now());
-    helper_.ask("memory " + text_of(watch_.allowed()), std::max(left, kPauseMax),
+    helper_.ask("memory " + text_of(watch_.allowed()),
+                std::max(left, WatchLimits().gpu_memory_look_max),
                 [this](const std::optional<std::string>& answer) {
                     if (is_waiting_) {
                         take(memory_from(answer));
@@ -85,7 +83,7 @@ void GpuMemoryWait::take(const std::optional<GpuBytes>& now) {
 
 void GpuMemoryWait::pause() {
     timer_.set(clock_now() + pause_);
-    pause_ = std::min(pause_ * 2, kPauseMax);
+    pause_ = std::min(pause_ * 2, WatchLimits().gpu_memory_look_max);
 }
 
 void GpuMemoryWait::say_unanswered() {

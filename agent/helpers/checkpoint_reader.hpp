@@ -6,8 +6,8 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "agent/process/timed_program.hpp"
 #include "base/os/deadline_timer.hpp"
+#include "base/os/helper.hpp"
 #include "base/result.hpp"
 
 namespace ddprun::agent {
@@ -40,7 +40,7 @@ private:
     [[nodiscard]] Result<void> start();
     void say_failure(const std::string& why);
 
-    TimedProgram program_;
+    Helper program_;
     DeadlineTimer timer_;
     Events events_;
     std::vector<std::string> places_;

@@ -19,11 +19,11 @@ HelperPrograms::HelperPrograms(boost::asio::io_context& io, const SupervisorOpti
       gpu_memory(io, gpu_helper, options.limits,
                  {.say = events.say,
                   .on_done = [on_input = events.on_input] { on_input(GpuMemoryAwaited{}); }}),
-      preflight(io, preflight_command, preflight_timeout,
-                {.on_child = events.on_child,
-                 .on_done = [on_input = events.on_input](
-                                std::string why) { on_input(PreflightDone{std::move(why)}); }}),
-      checkpoint(io, {.say = events.say, .on_child = events.on_child}) {}
+      preflight(
+          io, preflight_command, preflight_timeout,
+          {.on_child = events.on_child, .on_done = [on_input = events.on_input](std::string why) {
+               on_input(PreflightDone{std::move(why)});
+           }}) {}
 
 void HelperPrograms::begin_generation() {
     if (awaits_gpu_memory) {
@@ -38,7 +38,6 @@ void HelperPrograms::end_generation() {
 
 void HelperPrograms::stop() {
     preflight.cancel();
-    checkpoint.cancel();
     gpu_memory.cancel();
     gpu_helper.stop();
 }

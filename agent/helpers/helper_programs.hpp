@@ -10,7 +10,6 @@
 #include "agent/gpu/gpu_helper.hpp"
 #include "agent/gpu/gpu_look.hpp"
 #include "agent/gpu/gpu_memory_wait.hpp"
-#include "agent/helpers/checkpoint_reader.hpp"
 #include "agent/helpers/preflight_command.hpp"
 #include "agent/helpers/stack_saver.hpp"
 
@@ -45,7 +44,6 @@ struct HelperPrograms {
     GpuLook gpus;
     GpuMemoryWait gpu_memory;
     PreflightCommand preflight;
-    CheckpointReader checkpoint;
 };
 
 }  // namespace ddprun::agent

@@ -4,31 +4,16 @@
 
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include <boost/asio/post.hpp>
-#include <fmt/format.h>
 
 #include "base/os/start_program.hpp"
 
 namespace ddprun::agent {
-
-namespace {
-
-/// What an end says about the machine; empty: that it is fit.
-std::string fault_of(const siginfo_t& end) {
-    return has_succeeded(end) ? "" : end_text(end);
-}
-
-std::string late_text(Milliseconds timeout) {
-    return fmt::format("took longer than {:g} s", std::chrono::duration<double>(timeout).count());
-}
-
-}  // namespace
 
 PreflightCommand::PreflightCommand(boost::asio::io_context& io, std::string command,
                                    Milliseconds timeout, Events events)
@@ -37,7 +22,7 @@ PreflightCommand::PreflightCommand(boost::asio::io_context& io, std::string comm
                     .on_end =
                         [this](const std::optional<siginfo_t>& end) {
                             release();
-                            events_.on_done(end ? fault_of(*end) : late_text(timeout_));
+                            events_.on_done(fault_of(end, timeout_));
                         }}),
       command_(std::move(command)),
       timeout_(timeout),

@@ -5,8 +5,8 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "agent/process/timed_program.hpp"
 #include "base/instant.hpp"
+#include "base/os/helper.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 
@@ -39,7 +39,7 @@ private:
     void release();
 
     boost::asio::io_context& io_;
-    TimedProgram program_;
+    Helper program_;
     UniqueFd lifeline_;  ///< closed without a word: this process has died, and so does its group
     std::string command_;
     Milliseconds timeout_;

@@ -9,8 +9,8 @@
 #include <boost/asio/io_context.hpp>
 
 #include "agent/contract/effects.hpp"
-#include "agent/process/timed_program.hpp"
 #include "base/limits.hpp"
+#include "base/os/helper.hpp"
 
 namespace ddprun::agent {
 
@@ -40,7 +40,7 @@ private:
     void say_how_it_ended(const std::optional<siginfo_t>& end);
     [[nodiscard]] Result<void> start(const SaveStacks& order, const std::map<LocalRank, int>& pids);
 
-    TimedProgram program_;
+    Helper program_;
     Limits limits_;
     std::string worker_program_;
     Events events_;

@@ -17,8 +17,8 @@
 #include <boost/asio/post.hpp>
 #include <fmt/format.h>
 
-#include "base/os/child.hpp"
 #include "base/os/give_to_loop.hpp"
+#include "base/os/helper.hpp"
 #include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
 
@@ -28,11 +28,13 @@ namespace asio = boost::asio;
 
 /// One who reads. Held until what is pending of it has had its turn.
 struct WorkersReaders::Reader : std::enable_shared_from_this<Reader> {
-    Reader(asio::io_context& io, std::uint64_t name)
-        : number(name), child(std::make_shared<Child>(io)), output(io) {}
+    Reader(asio::io_context& io, std::uint64_t name, const std::function<void(int pid)>& on_child)
+        : number(name),
+          program(io, {.on_child = on_child, .on_end = [](const auto& /*end*/) {}}),
+          output(io) {}
 
     std::uint64_t number;
-    std::shared_ptr<Child> child;  ///< until it is reaped it holds itself
+    Helper program;
     asio::posix::stream_descriptor output;
     UniqueFd until;    ///< closed: it is to come to its end
     std::string held;  ///< read, and not sent yet
@@ -104,7 +106,7 @@ void WorkersReaders::hear(const rdzv::ReadWorkers& message) {
     } else if (readers_.size() >= limits_.readers_max) {
         fault = fmt::format("{} read here already, the limit", limits_.readers_max);
     } else {
-        auto reader = std::make_shared<Reader>(io_, message.reader);
+        auto reader = std::make_shared<Reader>(io_, message.reader, events_.on_child);
         if (const Result<void> started = start(*reader, message); started) {
             readers_[message.reader] = reader;
             read_next(*reader);
@@ -137,15 +139,9 @@ Result<void> WorkersReaders::start(Reader& reader, const rdzv::ReadWorkers& mess
     spec.fds = {FdMapping{.from = until->first.get(), .to = STDIN_FILENO},
                 FdMapping{.from = out->second.get(), .to = STDOUT_FILENO},
                 FdMapping{.from = out->second.get(), .to = STDERR_FILENO}};
-    spec.dies_with_us = true;
     spec.may_be_slow = true;
-    if (Result<void> started = reader.child->start(spec); !started) {
-        return started;
-    }
-    events_.on_child(reader.child->pid());
-    reader.child->async_wait([child = reader.child](const siginfo_t&) {});
     reader.until = std::move(until->second);
-    return {};
+    return reader.program.start(std::move(spec), std::nullopt);
 }
 
 /// Only as much is read as may be sent: the rest waits in the pipe, and its writer with it.
@@ -218,7 +214,7 @@ void WorkersReaders::remove(std::uint64_t number) {
     readers_.erase(found);
     boost::system::error_code ignored;
     reader->output.close(ignored);
-    reader->child->signal_group(SIGKILL);
+    reader->program.cancel();
     // What it has cancelled has its turn before it is gone.
     asio::post(io_, [reader] {});
 }

@@ -2,14 +2,11 @@
 
 #include <chrono>
 #include <utility>
-#include <vector>
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http.hpp>
 #include <fmt/format.h>
 
 namespace ddprun::agent {
@@ -38,8 +35,7 @@ AwsNotices::AwsNotices(asio::io_context& io, const Limits& limits, rdzv::Endpoin
       limits_(limits),
       server_(std::move(server)),
       events_(std::move(events)),
-      lookup_(io),
-      stream_(io),
+      connection_(io, 2 * limits.drain_text_bytes_max),
       pause_(io) {}
 
 void AwsNotices::start() {
@@ -49,14 +45,12 @@ void AwsNotices::start() {
 void AwsNotices::stop() {
     is_stopped_ = true;
     pause_.cancel();
-    lookup_.cancel();
-    disconnect();
+    connection_.cancel();
 }
 
 asio::awaitable<void> AwsNotices::watch() {
     while (!is_stopped_) {
         const Result<void> asked = co_await ask_all();
-        disconnect();  // of an exchange that failed
         if (is_stopped_) {
             break;
         }
@@ -89,25 +83,6 @@ asio::awaitable<Result<void>> AwsNotices::ask_all() {
     co_return kAsked;
 }
 
-asio::awaitable<Result<void>> AwsNotices::connect() {
-    const Instant until = std::chrono::steady_clock::now() + limits_.drain_ask_timeout;
-    const rdzv::NameLookup::Answer found = co_await lookup_.resolve(server_.host, until);
-    if (found.failure) {
-        co_return lost(found.failure);
-    }
-    std::vector<asio::ip::tcp::endpoint> addresses;
-    for (const asio::ip::address& one : found.addresses) {
-        addresses.emplace_back(one, server_.port);
-    }
-    stream_.expires_after(limits_.drain_ask_timeout);
-    const auto [failure, address] =
-        co_await stream_.async_connect(addresses, asio::as_tuple(asio::use_awaitable));
-    if (failure) {
-        co_return lost(failure);
-    }
-    co_return kAsked;
-}
-
 asio::awaitable<Result<void>> AwsNotices::renew_token() {
     token_.clear();
     const Result<Answer> answer = co_await exchange(http::verb::put, kTokenPath);
@@ -117,10 +92,10 @@ asio::awaitable<Result<void>> AwsNotices::renew_token() {
             answer.error().what + "; in a container the instance needs a hop limit of 2";
         co_return problem(what);
     }
-    if (answer->status != kHttpOk || answer->body.empty()) {
-        co_return problem(fmt::format("it gives no token (HTTP status {})", answer->status));
+    if (answer->result_int() != kHttpOk || answer->body().empty()) {
+        co_return problem(fmt::format("it gives no token (HTTP status {})", answer->result_int()));
     }
-    token_ = answer->body;
+    token_ = answer->body();
     token_until_ = std::chrono::steady_clock::now() + kTokenKept;
     co_return kAsked;
 }
@@ -131,14 +106,15 @@ asio::awaitable<Result<std::string>> AwsNotices::read(std::string path) {
     if (!answer) {
         co_return problem(answer.error().what);
     }
+    const unsigned status = answer->result_int();
     std::string body;
-    if (answer->status == kHttpOk) {
-        body = answer->body;
-    } else if (answer->status != kHttpNotFound) {
-        if (answer->status == kHttpUnauthorized) {
+    if (status == kHttpOk) {
+        body = answer->body();
+    } else if (status != kHttpNotFound) {
+        if (status == kHttpUnauthorized) {
             token_.clear();
         }
-        co_return problem(fmt::format("{} has HTTP status {}", path, answer->status));
+        co_return problem(fmt::format("{} has HTTP status {}", path, status));
     }
     co_return body;
 }
@@ -146,11 +122,8 @@ asio::awaitable<Result<std::string>> AwsNotices::read(std::string path) {
 /// Each over a connection of its own: who asks so rarely finds none open.
 asio::awaitable<Result<AwsNotices::Answer>> AwsNotices::exchange(http::verb verb,
                                                                  std::string path) {
-    const Result<void> connected = co_await connect();
-    if (!connected) {
-        co_return connected.error();
-    }
-    http::request<http::empty_body> request(verb, path, 11);
+    using rdzv::HttpConnection;
+    HttpConnection::Request request(verb, path, 11);
     request.set(http::field::host, server_.host);
     request.set(http::field::user_agent, "ddprun");
     request.keep_alive(false);
@@ -160,25 +133,22 @@ asio::awaitable<Result<AwsNotices::Answer>> AwsNotices::exchange(http::verb verb
     } else {
         request.set("X-aws-ec2-metadata-token", token_);
     }
-    stream_.expires_after(limits_.drain_ask_timeout);
-    const auto [unsent, sent] =
-        co_await http::async_write(stream_, request, asio::as_tuple(asio::use_awaitable));
-    if (unsent) {
-        co_return lost(unsent);
+    HttpConnection::AnswerParser answer;
+    answer.body_limit(limits_.drain_text_bytes_max);
+    connection_.set_deadline(std::chrono::steady_clock::now() + limits_.drain_ask_timeout);
+    HttpConnection::Failure failure = co_await connection_.connect(server_);
+    if (!failure) {
+        connection_.set_deadline(std::chrono::steady_clock::now() + limits_.drain_ask_timeout);
+        failure = co_await connection_.ask(std::move(request), answer);
     }
-    boost::beast::flat_buffer buffer(2 * limits_.drain_text_bytes_max);
-    http::response_parser<http::string_body> parser;
-    parser.body_limit(limits_.drain_text_bytes_max);
-    const auto [failure, count] =
-        co_await http::async_read(stream_, buffer, parser, asio::as_tuple(asio::use_awaitable));
+    if (!failure) {
+        failure = co_await connection_.read(answer);
+    }
+    connection_.close();
     if (failure) {
-        co_return lost(failure);
+        co_return Error{ErrorCode::ConnectionLost, failure.message()};
     }
-    disconnect();
-    Answer answer;
-    answer.status = parser.get().result_int();
-    answer.body = std::move(parser.get().body());
-    co_return answer;
+    co_return answer.release();
 }
 
 Result<void> AwsNotices::take_spot(const std::string& body) {
@@ -199,10 +169,6 @@ void AwsNotices::take_rebalance(const std::string& body) {
     }
 }
 
-Error AwsNotices::lost(const boost::system::error_code& failure) {
-    return Error{ErrorCode::ConnectionLost, failure.message()};
-}
-
 Error AwsNotices::problem(const std::string& what) const {
     return Error{ErrorCode::Unreachable,
                  fmt::format("--drain-on aws: the metadata server at {}: {}",
@@ -215,11 +181,6 @@ void AwsNotices::say_once(const Result<void>& asked) {
         events_.say(fmt::format("{}; asking again every {} s", what,
                                 limits_.drain_ask_every.count() / 1000));
     }
-}
-
-void AwsNotices::disconnect() {
-    boost::system::error_code ignored;
-    stream_.socket().close(ignored);
 }
 
 }  // namespace ddprun::agent

@@ -5,13 +5,11 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
-#include <boost/beast/http/verb.hpp>
 
 #include "agent/notices/notice_events.hpp"
 #include "base/limits.hpp"
 #include "base/result.hpp"
-#include "rendezvous/transport/name_lookup.hpp"
+#include "rendezvous/transport/http_connection.hpp"
 
 namespace ddprun::agent {
 
@@ -28,14 +26,10 @@ public:
     void stop() override;
 
 private:
-    struct Answer {
-        unsigned status = 0;
-        std::string body;
-    };
+    using Answer = rdzv::HttpConnection::Answer;
 
     [[nodiscard]] boost::asio::awaitable<void> watch();
     [[nodiscard]] boost::asio::awaitable<Result<void>> ask_all();
-    [[nodiscard]] boost::asio::awaitable<Result<void>> connect();
     [[nodiscard]] boost::asio::awaitable<Result<void>> renew_token();
     [[nodiscard]] boost::asio::awaitable<Result<std::string>> read(std::string path);
     [[nodiscard]] boost::asio::awaitable<Result<Answer>> exchange(boost::beast::http::verb verb,
@@ -43,16 +37,13 @@ private:
     [[nodiscard]] Result<void> take_spot(const std::string& body);
     void take_rebalance(const std::string& body);
     void say_once(const Result<void>& asked);
-    [[nodiscard]] static Error lost(const boost::system::error_code& failure);
     [[nodiscard]] Error problem(const std::string& what) const;
-    void disconnect();
 
     boost::asio::io_context& io_;
     Limits limits_;
     rdzv::Endpoint server_;
     NoticeEvents events_;
-    rdzv::NameLookup lookup_;
-    boost::beast::tcp_stream stream_;
+    rdzv::HttpConnection connection_;
     boost::asio::steady_timer pause_;
     std::string token_;
     Instant token_until_{};

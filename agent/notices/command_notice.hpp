@@ -7,9 +7,9 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 
 #include "agent/notices/notice_events.hpp"
-#include "agent/process/timed_program.hpp"
 #include "base/limits.hpp"
 #include "base/os/deadline_timer.hpp"
+#include "base/os/helper.hpp"
 
 namespace ddprun::agent {
 
@@ -35,7 +35,7 @@ private:
     Limits limits_;
     std::string command_;
     NoticeEvents events_;
-    TimedProgram program_;
+    Helper program_;
     boost::asio::posix::stream_descriptor output_;
     DeadlineTimer pause_;
     std::array<char, 4096> buffer_{};

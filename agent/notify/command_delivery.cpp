@@ -9,7 +9,6 @@
 #include <utility>
 
 #include <boost/asio/post.hpp>
-#include <fmt/format.h>
 
 #include "base/os/start_program.hpp"
 #include "base/os/unique_fd.hpp"
@@ -17,10 +16,6 @@
 namespace ddprun::agent {
 
 namespace {
-
-std::string fault_of(const siginfo_t& end) {
-    return has_succeeded(end) ? "" : "it " + end_text(end);
-}
 
 /// A file in memory that has `line` and is read from its beginning: unlike a pipe it takes all at
 /// once, whether or not anybody reads it.
@@ -45,8 +40,8 @@ CommandDelivery::CommandDelivery(boost::asio::io_context& io, const Limits& limi
       on_end_(std::move(on_end)),
       program_(io,
                {.on_child = std::move(on_child), .on_end = [this](std::optional<siginfo_t> end) {
-                    on_end_(end ? fault_of(*end)
-                                : fmt::format("it took longer than {} s", timeout_.count() / 1000));
+                    const std::string fault = fault_of(end, timeout_);
+                    on_end_(fault.empty() ? fault : "it " + fault);
                 }}) {}
 
 void CommandDelivery::begin(const std::string& line) {

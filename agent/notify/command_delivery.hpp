@@ -6,8 +6,8 @@
 #include <boost/asio/io_context.hpp>
 
 #include "agent/notify/delivery.hpp"
-#include "agent/process/timed_program.hpp"
 #include "base/limits.hpp"
+#include "base/os/helper.hpp"
 
 namespace ddprun::agent {
 
@@ -29,7 +29,7 @@ private:
     Milliseconds timeout_;
     std::string command_;
     OnEnd on_end_;
-    TimedProgram program_;
+    Helper program_;
     bool is_cancelled_ = false;
 };
 

@@ -88,18 +88,14 @@ RunState state_of(int folder, const std::string& run, const std::optional<RunNot
     return state_of_unlocked(run, note, here);
 }
 
-std::optional<RunNote> read_note(const std::string& run) {
-    return parse_run_note(read_error_file(note_path(run), Limits{}.error_file_bytes_max));
-}
-
 std::optional<FoundRun> run_at(const std::string& path, const std::string& name,
-                               const MachineIdentity& here) {
+                               const MachineIdentity& here, RunsOf whose) {
     const UniqueFd folder = open_own_folder(path);
-    if (!folder.is_open()) {
+    if (!folder.is_open() && whose == RunsOf::ThisUser) {
         return std::nullopt;
     }
     FoundRun run{.path = path, .name = name};
-    const std::optional<RunNote> note = read_note(path);
+    const std::optional<RunNote> note = read_run_note(path);
     if (note) {
         run.note = *note;
     } else if (const std::optional<Milliseconds> started = last_start(path)) {
@@ -107,7 +103,9 @@ std::optional<FoundRun> run_at(const std::string& path, const std::string& name,
     } else {
         return std::nullopt;
     }
-    run.state = state_of(folder.get(), path, note, here);
+    if (folder.is_open()) {
+        run.state = state_of(folder.get(), path, note, here);
+    }
     return run;
 }
 
@@ -122,7 +120,7 @@ void for_each_name(const std::string& folder, Use use) {
 
 /// Why a run whose lock is free here may be one that is written all the same; empty: it is none.
 std::string why_perhaps_written(const std::string& run, const MachineIdentity& here) {
-    const std::optional<RunNote> note = read_note(run);
+    const std::optional<RunNote> note = read_run_note(run);
     switch (state_of_unlocked(run, note, here)) {
         case RunState::Held:
         case RunState::Over:
@@ -281,6 +279,10 @@ std::optional<RunNote> parse_run_note(std::string_view text) {
     return note;
 }
 
+std::optional<RunNote> read_run_note(const std::string& run) {
+    return parse_run_note(read_error_file(note_path(run), Limits{}.error_file_bytes_max));
+}
+
 bool is_run_name(std::string_view name, std::string_view job) {
     if (name.size() <= kRandomDigits + 1 ||
         name.find_first_not_of("0123456789abcdef", name.size() - kRandomDigits) !=
@@ -342,14 +344,14 @@ Result<void> RunFolder::write_note() const {
     return replace_file(note_path(path_), run_note_json(note_).dump(1, ' ', false, kRepair) + "\n");
 }
 
-std::vector<FoundRun> runs_in(const std::string& log_dir, const std::string& job) {
+std::vector<FoundRun> runs_in(const std::string& log_dir, const std::string& job, RunsOf whose) {
     std::vector<FoundRun> runs;
     const MachineIdentity here = read_machine_identity();
     for_each_name(log_dir, [&](const std::string& name) {
         if (!is_run_name(name, job)) {
             return;
         }
-        if (std::optional<FoundRun> run = run_at(log_dir + "/" + name, name, here)) {
+        if (std::optional<FoundRun> run = run_at(log_dir + "/" + name, name, here, whose)) {
             runs.push_back(*std::move(run));
         }
     });

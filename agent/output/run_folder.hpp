@@ -33,6 +33,8 @@ struct RunNote {
 [[nodiscard]] nlohmann::ordered_json run_note_json(const RunNote& note);
 /// None: that is no such note.
 [[nodiscard]] std::optional<RunNote> parse_run_note(std::string_view json);
+/// That of the run in the folder `run`; none: it has none.
+[[nodiscard]] std::optional<RunNote> read_run_note(const std::string& run);
 
 /// `<job>_<8 hex>`, as the folder of a run is called; of `job`, if that is not empty.
 [[nodiscard]] bool is_run_name(std::string_view name, std::string_view job = {});
@@ -82,10 +84,12 @@ struct FoundRun {
     RunState state = RunState::Unclear;
 };
 
-/// This user's runs in `log_dir`, of `job` if that is not empty, the newest first. Links are not
-/// followed.
-[[nodiscard]] std::vector<FoundRun> runs_in(const std::string& log_dir,
-                                            const std::string& job = {});
+enum class RunsOf { ThisUser, Everybody };
+
+/// The runs in `log_dir`, of `job` if that is not empty, the one that began last first. The state
+/// of another user's run, or of a link to one, stays Unclear: nobody touches its lock.
+[[nodiscard]] std::vector<FoundRun> runs_in(const std::string& log_dir, const std::string& job = {},
+                                            RunsOf whose = RunsOf::ThisUser);
 
 /// How long the workers of the newest run of `job` that knows it took to leave when asked; none: no
 /// run in `log_dir` does.

@@ -48,7 +48,7 @@ Instant LeaseWatch::held_until() const {
 }
 
 Duration LeaseWatch::trusted() const {
-    const int percent = DDP_BUG(IsolationLate) ? 2 * kTrustedPercent : kTrustedPercent;
+    const int percent = DDP_RULE(kTrustedPercent, IsolationLate, 2 * kTrustedPercent);
     return Duration(lease_) * percent / 100;
 }
 

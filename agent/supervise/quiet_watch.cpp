@@ -98,7 +98,7 @@ bool QuietWatch::take_gpus(Instant now, bool are_used) {
     if (!next_look_ || !std::exchange(is_looking_at_gpus_, false)) {
         return false;
     }
-    if (are_used && !DDP_BUG(GpuUseIgnored)) {
+    if (DDP_RULE(are_used, GpuUseIgnored, false)) {
         // Since when is not known: nothing is learned from it.
         return show_life(now);
     }

@@ -57,9 +57,8 @@ void Supervisor::settle() {
     }
     if (!is_done_ && group_.has_value()) {
         const WorkersStop* stop = std::get_if<WorkersStop>(&group_->phase);
-        const bool is_spared =
-            stop != nullptr && stop->manner == StopManner::Drain && DDP_BUG(DrainDeadlineIgnored);
-        if (stop != nullptr && now_ >= stop->kill_at && !is_spared) {
+        const bool is_due = stop != nullptr && now_ >= stop->kill_at;
+        if (DDP_RULE(is_due, DrainDeadlineIgnored, is_due && stop->manner != StopManner::Drain)) {
             kill_workers();
         }
     }

@@ -232,7 +232,7 @@ void Supervisor::end_worker(LocalRank local_rank, rdzv::Evidence evidence) {
         return;
     }
     const bool is_asked_to_go = !group_->is_in<WorkersRun>() || is_leaving();
-    if (is_asked_to_go && !(DDP_BUG(LeftCountsAsFinished) && evidence.exit_code == 0)) {
+    if (DDP_RULE(is_asked_to_go, LeftCountsAsFinished, is_asked_to_go && evidence.exit_code != 0)) {
         fate = Left{};
     } else if (evidence.exit_code == 0) {
         fate = Finished{};
@@ -265,7 +265,8 @@ void Supervisor::report_again(LocalRank local_rank) {
     const WorkerFate& fate = group_->fates.at(static_cast<std::size_t>(local_rank.value()));
     if (const Failed* failed = std::get_if<Failed>(&fate)) {
         report_failure(local_rank, failed->evidence, failed->at);
-    } else if (const Failing* failing = std::get_if<Failing>(&fate)) {
+    } else if (const Failing* failing =
+                   DDP_RULE(std::get_if<Failing>(&fate), DyingForgottenOnReconnect, nullptr)) {
         report_failure(local_rank, failing->evidence, failing->at);
     }
 }
@@ -436,9 +437,7 @@ void Supervisor::kill_workers() {
         forgive_held_back();
         group_->phase = WorkersKilling{};
         emit(EmptyGeneration{group_->generation()});
-        if (DDP_BUG(EmptyBeforeProof)) {
-            take(Emptied{group_->generation()});
-        }
+        DDP_RULE(void(), EmptyBeforeProof, take(Emptied{group_->generation()}));
     }
 }
 

@@ -301,20 +301,20 @@ void Supervisor::say_again() {
     if (group_.has_value() && group_token_ == run_token_) {
         for (std::size_t i = 0; i < group_->fates.size(); ++i) {
             const LocalRank local_rank(static_cast<int>(i));
-            const bool is_dying = std::holds_alternative<Failing>(group_->fates[i]);
             if (std::holds_alternative<Finished>(group_->fates[i]) && holds_workers()) {
                 tell(rdzv::WorkerFinished{.generation = group_->generation(),
                                           .local_rank = local_rank});
-            } else if (!is_dying || !DDP_BUG(DyingForgottenOnReconnect)) {
+            } else {
                 report_again(local_rank);
             }
         }
     }
-    if (quiet_.is_quiet() && group_token_ == run_token_ && !DDP_BUG(QuietForgottenOnReconnect)) {
+    if (DDP_RULE(quiet_.is_quiet() && group_token_ == run_token_, QuietForgottenOnReconnect,
+                 false)) {
         DDP_PROBE(quiet_told_again);
         tell_quiet();
     }
-    if (is_leaving() && !DDP_BUG(LeaveForgottenOnReconnect)) {
+    if (DDP_RULE(is_leaving(), LeaveForgottenOnReconnect, false)) {
         DDP_PROBE(leave_told_again);
         tell_leave();
     }
@@ -381,11 +381,9 @@ void Supervisor::supersede_group() {
 }
 
 Instant Supervisor::publish_until() const {
-    if (DDP_BUG(IsolationMissing)) {
-        return Instant::max();
-    }
     const bool is_replaced = group_->is_superseded || group_token_ != run_token_;
-    return is_replaced ? Instant::min() : lease_.held_until();
+    return DDP_RULE(is_replaced ? Instant::min() : lease_.held_until(), IsolationMissing,
+                    Instant::max());
 }
 
 void Supervisor::update_publishing() {

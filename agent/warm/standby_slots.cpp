@@ -59,15 +59,16 @@ std::map<std::string, std::string> constant_part(const WorkerSpec& worker) {
 
 StandbySlots::StandbySlots(const Limits& limits, int slots, WarmOptions options)
     : limits_(limits),
-      program_(std::move(options.program)),
-      phase_(options.learns            ? Phase::Learning
-             : options.modules.empty() ? Phase::Off
-                                       : Phase::Learned),
-      is_guess_(options.learns && program_.empty()),
-      needs_room_(options.needs_room),
+      program_(!options.program.empty() || options.trial.empty() ? options.program
+                                                                 : options.trial.front()),
+      imports_(!options.program.empty() ? Imports::OwnProgram
+               : options.learns         ? Imports::Learning
+                                        : Imports::Named),
+      phase_(!options.is_on()   ? Phase::Off
+             : is_own_program() ? Phase::Tried
+                                : Phase::Untried),
+      untold_(is_own_program() && !options.needs_room ? Untold::NotDue : Untold::Said),
       memory_max_(options.memory_max),
-      python_(options.trial.empty() ? std::string() : options.trial.front()),
-      is_tried_(!program_.empty()),
       slots_(static_cast<std::size_t>(slots)) {
     for (std::string& module : options.modules) {
         modules_.push_back(Import{std::move(module)});
@@ -98,11 +99,11 @@ void StandbySlots::begin(Instant now) {
 }
 
 void StandbySlots::learn(Instant now, LocalRank slot, const std::vector<std::string>& lines) {
-    if (!program_.empty()) {
+    if (is_own_program()) {
         return;  // A Python that it has started tells them.
     }
     for (const std::string& line : lines) {
-        is_tried_ = true;  // It is the hook that tells.
+        has_hook();  // It is the hook that tells.
         if (line.starts_with(kStopsWord)) {
             stop_learning(slot, std::string_view(line).substr(kStopsWord.size()));
         } else if (learns() && is_told_line(line)) {
@@ -139,14 +140,16 @@ void StandbySlots::stop_learning(LocalRank slot, std::string_view why) {
     if (slot == LocalRank(0) && learns() && !why.empty()) {
         forget_known();
         end_learning();
-        lines_.push_back(fmt::format(
-            "--warm: {} and what follows it is not imported beforehand: {}", module, why));
+        say(fmt::format("--warm: {} and what follows it is not imported beforehand: {}", module,
+                        why));
     }
 }
 
 void StandbySlots::end_learning() {
-    if (!is_off()) {
-        phase_ = modules_.empty() ? Phase::Off : Phase::Learned;
+    if (modules_.empty()) {
+        phase_ = Phase::Off;
+    } else if (imports_ == Imports::Learning) {
+        imports_ = Imports::Learned;
     }
 }
 
@@ -208,7 +211,7 @@ std::vector<std::string> StandbySlots::modules_for(LocalRank slot, std::size_t c
 }
 
 void StandbySlots::can_wait(Instant now) {
-    if (program_.empty() || is_off() || !modules_.empty()) {
+    if (!is_own_program() || is_off() || !modules_.empty()) {
         return;
     }
     modules_ = {Import{program_}};
@@ -224,16 +227,10 @@ void StandbySlots::is_another_program(LocalRank slot) {
     }
     at(slot).state = None{};
     take_out(modules_.begin(), modules_.end());
-    lines_.push_back(
+    say(
         fmt::format("--warm: the file of {} has changed: it has no standbys until a worker has "
                     "started from the new one",
                     program_));
-}
-
-/// No worker has told that it can wait: for one who has asked for standbys that is news.
-bool StandbySlots::is_untold() const {
-    return !program_.empty() && modules_.empty() && has_started_ && !needs_room_ &&
-           !has_said_untold_;
 }
 
 /// Behind those that are known, unless it is one of them.
@@ -251,7 +248,7 @@ void StandbySlots::add(Import import) {
 
 void StandbySlots::is_here(LocalRank slot) {
     if (preparing_for(Purpose::Trial, at(slot)) != nullptr) {
-        is_tried_ = true;
+        has_hook();
         at(slot).state = Ending{};
     }
 }
@@ -274,8 +271,8 @@ void StandbySlots::is_ready(LocalRank slot, std::uint64_t memory) {
 void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std::string& why) {
     if (std::holds_alternative<Ready>(at(slot).state)) {
         at(slot).state = Ending{};  // What it had imported is another file by now.
-        lines_.push_back(fmt::format("--warm: the standby of local rank {} has ended: {} {}",
-                                     slot.value(), module, why));
+        say(fmt::format("--warm: the standby of local rank {} has ended: {} {}", slot.value(),
+                        module, why));
         return;
     }
     const auto found = find(module);
@@ -291,8 +288,7 @@ void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std
         rehearsed_ = modules_.size();  // What comes before it is fit.
     }
     at(slot).state = Ending{};
-    lines_.push_back(
-        !program_.empty()
+    say(is_own_program()
             ? fmt::format("--warm: {} starts cold: before main() {}", program_, why)
             : fmt::format("--warm: {} and what follows it is not imported beforehand: {}", module,
                           why));
@@ -327,25 +323,23 @@ bool StandbySlots::is_rehearsal_due() const {
 
 void StandbySlots::has_ended(LocalRank slot) {
     if (preparing_for(Purpose::Trial, at(slot)) != nullptr) {
-        lines_.push_back(
+        say(
             fmt::format("--warm: workers start cold: {} does not run what ddprun puts before "
                         "PYTHONPATH, as with -I, -E or -S",
-                        python_));
+                        program_));
         phase_ = Phase::Off;
     } else if (std::holds_alternative<Preparing>(at(slot).state)) {
         fail(slot, "it ended while it was prepared");
     } else if (std::holds_alternative<Ready>(at(slot).state)) {
         fail(slot, "it ended while it waited");
     }
-    if (!std::holds_alternative<Ready>(at(slot).state) || !DDP_BUG(DeadStandbyTaken)) {
-        at(slot).state = None{};
-    }
+    at(slot).state = DDP_RULE(None{}, DeadStandbyTaken, is_waiting(slot) ? at(slot).state : None{});
 }
 
 void StandbySlots::cannot_be_started(const std::string& why) {
     are_lost();
     if (!is_off()) {
-        lines_.push_back(fmt::format("--warm: workers start cold: {}", why));
+        say(fmt::format("--warm: workers start cold: {}", why));
     }
     phase_ = Phase::Off;
 }
@@ -357,8 +351,19 @@ void StandbySlots::are_lost() {
 }
 
 void StandbySlots::memory_is_short() {
-    is_memory_short_ = true;
     prepare_at_.reset();
+    int count = 0;
+    for (Slot& slot : slots_) {
+        if (std::holds_alternative<Preparing>(slot.state) ||
+            std::holds_alternative<Ready>(slot.state)) {
+            discard(slot);
+            ++count;
+        }
+    }
+    if (count != 0) {
+        say(fmt::format("--warm: memory is short: {} standby{} ended", count,
+                        count == 1 ? " is" : "s are"));
+    }
 }
 
 std::uint64_t StandbySlots::memory_of_ready() const {
@@ -371,7 +376,7 @@ std::uint64_t StandbySlots::memory_of_ready() const {
     return bytes;
 }
 
-std::string StandbySlots::no_room() const {
+std::string StandbySlots::no_room(const std::optional<MemoryRoom>& room) const {
     constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
     const std::uint64_t ready = memory_of_ready();
     if (memory_max_ && (ready + measured_ > *memory_max_ || *memory_max_ == 0)) {
@@ -379,43 +384,40 @@ std::string StandbySlots::no_room() const {
                            measured_ / kMebibyte, *memory_max_ / kMebibyte);
     }
     const std::uint64_t one = measured_ != 0 ? measured_ : limits_.standby_memory_guess;
-    if (!needs_room_ || !room_) {
-        return {};
-    }
     const auto reserve = static_cast<std::uint64_t>(limits_.standby_memory_reserve);
-    if (room_->free >= one + room_->total / 100 * reserve) {
+    if (!room || room->free >= one + room->total / 100 * reserve) {
         return {};
     }
     return fmt::format(
         "one takes about {} MiB, and {} of {} MiB are free, of which {} % are to stay so; --warm "
         "on prepares them even so",
-        one / kMebibyte, room_->free / kMebibyte, room_->total / kMebibyte, reserve);
+        one / kMebibyte, room->free / kMebibyte, room->total / kMebibyte, reserve);
 }
 
 /// The first of their kind shows only then what it takes.
-void StandbySlots::keep_memory_max(StandbyEffects& out) {
+void StandbySlots::keep_memory_max() {
     const auto last = std::find_if(slots_.rbegin(), slots_.rend(), [](const Slot& slot) {
         return std::holds_alternative<Ready>(slot.state);
     });
     if (memory_max_ && memory_of_ready() > *memory_max_ && last != slots_.rend()) {
-        discard(*last, out);
+        discard(*last);
     }
 }
 
-void StandbySlots::discard(Slot& slot, StandbyEffects& out) {
+void StandbySlots::discard(Slot& slot) {
     slot.state = Ending{};
-    out.emplace_back(DiscardStandby{number_of(slot)});
+    effects_.emplace_back(DiscardStandby{number_of(slot)});
 }
 
 void StandbySlots::fail(LocalRank slot, const std::string& why) {
     if (++at(slot).failures == limits_.standby_failures_max) {
-        lines_.push_back(fmt::format("--warm: local rank {} has no standby any more: {}, {} times",
-                                     slot.value(), why, limits_.standby_failures_max));
+        say(fmt::format("--warm: local rank {} has no standby any more: {}, {} times", slot.value(),
+                        why, limits_.standby_failures_max));
     }
 }
 
 std::vector<LocalRank> StandbySlots::take() {
-    has_started_ = true;
+    untold_ = untold_ == Untold::NotDue ? Untold::Due : untold_;
     std::vector<LocalRank> taken;
     for (std::size_t i = 0; i < slots_.size(); ++i) {
         if (std::holds_alternative<Ready>(slots_[i].state)) {
@@ -438,7 +440,7 @@ std::string StandbySlots::why_not(LocalRank slot) const {
         return {};  // It has been said.
     }
     if (modules_.empty()) {
-        return program_.empty() ? "what it imports is not known yet" : "";
+        return is_own_program() ? "" : "what it imports is not known yet";
     }
     return std::holds_alternative<None>(at(slot).state) ? "it had no standby yet"
                                                         : "its standby was not ready yet";
@@ -447,29 +449,23 @@ std::string StandbySlots::why_not(LocalRank slot) const {
 bool StandbySlots::is_preparing() const {
     return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
         return std::holds_alternative<Preparing>(slot.state) ||
-               (std::holds_alternative<Ending>(slot.state) && !DDP_BUG(EndingStandbyForgotten));
+               DDP_RULE(std::holds_alternative<Ending>(slot.state), EndingStandbyForgotten, false);
     });
 }
 
-void StandbySlots::settle(Instant now, StandbyEffects& out) {
+StandbyEffects StandbySlots::settle(Instant now, const NodeSeen& node) {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
         const LocalRank slot(static_cast<int>(i));
         auto* preparing = std::get_if<Preparing>(&slots_[i].state);
-        if (preparing != nullptr && now >= preparing->until && !DDP_BUG(LateStandbyAwaited)) {
+        if (preparing != nullptr && DDP_RULE(now >= preparing->until, LateStandbyAwaited, false)) {
             fail(slot, fmt::format("it was not ready after {} ms",
                                    limits_.standby_ready_timeout.count()));
-            discard(slots_[i], out);
+            discard(slots_[i]);
         }
     }
-    if (std::exchange(is_memory_short_, false)) {
-        give_up_all(out);
-    }
-    keep_memory_max(out);
-    prepare_next(now, out);
-    for (std::string& line : lines_) {
-        out.emplace_back(Say{std::move(line)});
-    }
-    lines_.clear();
+    keep_memory_max();
+    prepare_next(now, node);
+    return std::exchange(effects_, {});
 }
 
 StandbySlots::Slot* StandbySlots::next_to_renew() {
@@ -489,45 +485,30 @@ StandbySlots::Slot* StandbySlots::next_to_prepare() {
     return found == slots_.end() || modules_.empty() ? nullptr : &*found;
 }
 
-void StandbySlots::give_up_all(StandbyEffects& out) {
-    int count = 0;
-    for (Slot& slot : slots_) {
-        if (std::holds_alternative<Preparing>(slot.state) ||
-            std::holds_alternative<Ready>(slot.state)) {
-            discard(slot, out);
-            ++count;
-        }
-    }
-    if (count != 0) {
-        lines_.push_back(fmt::format("--warm: memory is short: {} standby{} ended", count,
-                                     count == 1 ? " is" : "s are"));
-    }
-}
-
-void StandbySlots::prepare_next(Instant now, StandbyEffects& out) {
+void StandbySlots::prepare_next(Instant now, const NodeSeen& node) {
     if (is_off() || !prepare_at_ || now < *prepare_at_ || is_preparing()) {
         return;
     }
-    if (is_first_step_awaited_ && now < first_step_until_) {
+    if (node.is_first_step_awaited && now < first_step_until_) {
         prepare_at_ = std::min(now + limits_.standby_after, first_step_until_);
         return;
     }
     const Instant until = now + limits_.standby_ready_timeout;
     if (is_untold()) {
-        has_said_untold_ = true;
-        lines_.push_back(fmt::format(
+        untold_ = Untold::Said;
+        say(fmt::format(
             "--warm: {} has not told that it waits for its place: workers start cold; only Python "
             "and programs that use ddprun::run() have standbys",
             program_));
-    } else if (!is_tried_) {
+    } else if (phase_ == Phase::Untried) {
         slots_.front().state = Preparing{.until = until, .purpose = Purpose::Trial};
-        out.emplace_back(TryStandby{});
+        effects_.emplace_back(TryStandby{});
     } else if (Slot* missing = next_to_prepare()) {
-        if (const std::string why = no_room(); !why.empty()) {
+        if (const std::string why = no_room(node.room); !why.empty()) {
             prepare_at_.reset();
             if (!std::exchange(has_said_no_room_, true)) {
-                lines_.push_back(fmt::format("--warm: local rank {} has no standby: {}",
-                                             number_of(*missing).value(), why));
+                say(fmt::format("--warm: local rank {} has no standby: {}",
+                                number_of(*missing).value(), why));
             }
             return;
         }
@@ -537,14 +518,15 @@ void StandbySlots::prepare_next(Instant now, StandbyEffects& out) {
         missing->state = Preparing{.until = until,
                                    .modules = count,
                                    .purpose = is_rehearsal ? Purpose::Rehearsal : Purpose::Standby};
-        out.emplace_back(PrepareStandby{.slot = number_of(*missing),
-                                        .modules = modules_for(number_of(*missing), count),
-                                        .is_guess = is_guess_,
-                                        .is_rehearsal = is_rehearsal,
-                                        .told = is_rehearsal ? told_ : std::set<std::string>()});
+        effects_.emplace_back(PrepareStandby{
+            .slot = number_of(*missing),
+            .modules = modules_for(number_of(*missing), count),
+            .is_guess = imports_ == Imports::Learning || imports_ == Imports::Learned,
+            .is_rehearsal = is_rehearsal,
+            .told = is_rehearsal ? told_ : std::set<std::string>()});
     } else if (Slot* old = next_to_renew()) {
         ++old->renewals;
-        discard(*old, out);
+        discard(*old);
     }
 }
 
@@ -557,8 +539,8 @@ std::optional<Instant> StandbySlots::next_deadline() {
     if (is_off() || is_preparing()) {
         return std::nullopt;
     }
-    const bool is_any_missing =
-        is_untold() || !is_tried_ || next_to_prepare() != nullptr || next_to_renew() != nullptr;
+    const bool is_any_missing = is_untold() || phase_ == Phase::Untried ||
+                                next_to_prepare() != nullptr || next_to_renew() != nullptr;
     return is_any_missing ? prepare_at_ : std::nullopt;
 }
 

@@ -47,6 +47,14 @@ struct DiscardStandby {
 using StandbyEffect = std::variant<TryStandby, PrepareStandby, DiscardStandby, Say>;
 using StandbyEffects = std::vector<StandbyEffect>;
 
+/// What a node is like when standbys are prepared, or not.
+struct NodeSeen {
+    /// Where standbys need room. None: it is not known, or they need none.
+    std::optional<MemoryRoom> room = {};
+    /// Some worker that tells its steps has not told the first.
+    bool is_first_step_awaited = false;
+};
+
 /// Decides when this node prepares standbys, one at a time, which of them are given up, and which
 /// workers of a generation start from theirs. Before modules are imported by the first standby a
 /// rehearsal has imported them: a process that shows what of them must wait for the place, also
@@ -69,7 +77,9 @@ public:
     /// once neither has told more for Limits::standby_after. A standby that was ready before is
     /// replaced. Until a worker tells anything, the list of an earlier run counts.
     void learn(Instant now, LocalRank slot, const std::vector<std::string>& lines);
-    [[nodiscard]] bool learns() const { return phase_ == Phase::Learning; }
+    [[nodiscard]] bool learns() const {
+        return !is_off() && (imports_ == Imports::Learning || is_own_program());
+    }
 
     /// A worker tells that its program, which is not Python's, waits for its place by itself.
     void can_wait(Instant now);
@@ -95,10 +105,6 @@ public:
     void are_lost();
     /// Somebody waits for memory: all are given up, and none is prepared until begin().
     void memory_is_short();
-    /// What the next settle() finds there. None: not known, which is room.
-    void see_memory(std::optional<MemoryRoom> room) { room_ = room; }
-    /// What the next settle() goes by: some worker that tells its steps has not told the first.
-    void see_steps(bool is_first_awaited) { is_first_step_awaited_ = is_first_awaited; }
 
     /// A generation starts: those of its slots that have a standby. They are used up by this; if
     /// there are any, all others are given up, for they would share the keeper of that generation.
@@ -111,8 +117,8 @@ public:
     /// Why `slot` has no standby, for people.
     [[nodiscard]] std::string why_not(LocalRank slot) const;
 
-    /// Does what has become due, after each of the above.
-    void settle(Instant now, StandbyEffects& out);
+    /// What is to be done, after each of the above, on a node that is like `node`.
+    [[nodiscard]] StandbyEffects settle(Instant now, const NodeSeen& node);
     [[nodiscard]] std::optional<Instant> next_deadline();
 
     /// None is prepared any more.
@@ -120,9 +126,22 @@ public:
 
 private:
     enum class Phase {
-        Learning,  ///< what workers import is added to what standbys import
-        Learned,   ///< nothing is added any more, or the user has named it
-        Off,       ///< none is prepared any more
+        Untried,  ///< it is not known whether the interpreter has the hook
+        Tried,
+        Off,  ///< none is prepared any more
+    };
+    /// What standbys import.
+    enum class Imports {
+        Named,       ///< what the user has named
+        Learning,    ///< what workers tell, which is added
+        Learned,     ///< what workers have told; nothing is added any more
+        OwnProgram,  ///< nothing: the program, which is not Python's, waits by itself
+    };
+    /// The line about an own program that has not told that it waits.
+    enum class Untold {
+        NotDue,  ///< no worker of it could have told that yet
+        Due,
+        Said,  ///< or nobody wants to hear it
     };
     enum class Purpose {
         Trial,      ///< whether the interpreter has the hook
@@ -166,14 +185,15 @@ private:
     [[nodiscard]] static std::size_t index(LocalRank slot) {
         return static_cast<std::size_t>(slot.value());
     }
+    void has_hook() { phase_ = is_off() ? phase_ : Phase::Tried; }
     void fail(LocalRank slot, const std::string& why);
-    void prepare_next(Instant now, StandbyEffects& out);
-    void discard(Slot& slot, StandbyEffects& out);
-    void give_up_all(StandbyEffects& out);
-    void keep_memory_max(StandbyEffects& out);
+    void prepare_next(Instant now, const NodeSeen& node);
+    void say(std::string line) { effects_.emplace_back(Say{std::move(line)}); }
+    void discard(Slot& slot);
+    void keep_memory_max();
     [[nodiscard]] std::uint64_t memory_of_ready() const;
     /// Why another one is not prepared; empty: there is room.
-    [[nodiscard]] std::string no_room() const;
+    [[nodiscard]] std::string no_room(const std::optional<MemoryRoom>& room) const;
     /// It is being prepared for this.
     [[nodiscard]] static const Preparing* preparing_for(Purpose purpose, const Slot& slot) {
         const auto* preparing = std::get_if<Preparing>(&slot.state);
@@ -204,10 +224,11 @@ private:
     [[nodiscard]] std::vector<std::string> modules_for(LocalRank slot, std::size_t count) const;
     void take_out(std::vector<Import>::iterator first, std::vector<Import>::iterator last);
 
-    [[nodiscard]] bool is_untold() const;
+    [[nodiscard]] bool is_own_program() const { return imports_ == Imports::OwnProgram; }
+    [[nodiscard]] bool is_untold() const { return untold_ == Untold::Due && modules_.empty(); }
 
     Limits limits_;
-    std::string program_;  ///< empty: Python's
+    std::string program_;  ///< the own program, or Python
     /// A program of its own is its only one, once it can wait.
     std::vector<Import> modules_;
     std::size_t rehearsed_ = 0;          ///< the first of them, which standbys may import
@@ -216,23 +237,16 @@ private:
     std::map<LocalRank, Told> of_slot_;  ///< what workers of this run have told
     std::set<std::string> left_out_;     ///< learned, but they cannot be imported
     std::size_t learned_bytes_ = 0;
+    Imports imports_;
     Phase phase_;
-    bool is_guess_;  ///< they are learned, not named by the user
-    bool needs_room_;
+    Untold untold_;
     std::optional<std::uint64_t> memory_max_;
-    std::optional<MemoryRoom> room_;
     std::uint64_t measured_ = 0;     ///< the most that a standby has had; 0: none was ready yet
-    bool is_memory_short_ = false;   ///< all are to be given up by the next settle()
     bool has_said_no_room_ = false;  ///< once is enough
-    std::string python_;
-    bool is_tried_;             ///< the interpreter has the hook
-    bool has_started_ = false;  ///< a generation
-    bool has_said_untold_ = false;
     std::vector<Slot> slots_;
     std::optional<Instant> prepare_at_;  ///< none: not now
-    bool is_first_step_awaited_ = false;
-    Instant first_step_until_{};      ///< it is awaited no longer
-    std::vector<std::string> lines_;  ///< to be said by the next settle()
+    Instant first_step_until_{};         ///< it is awaited no longer
+    StandbyEffects effects_;             ///< of the next settle()
 };
 
 /// The name in what a worker has told of a module; the line is of no other form.

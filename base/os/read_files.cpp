@@ -1,6 +1,7 @@
 #include "base/os/read_files.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -27,6 +28,16 @@ std::optional<std::string> read_whole(const std::string& path) {
         }
         text.append(buffer.data(), static_cast<std::size_t>(got));
     }
+}
+
+std::optional<std::string> read_beginning(const std::string& path, std::size_t bytes_max) {
+    const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    struct stat status {};
+    // What is in a pipe could not be read a second time.
+    if (!file.is_open() || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+        return std::nullopt;
+    }
+    return read_part(file.get(), bytes_max);
 }
 
 std::string read_part(int fd, std::size_t bytes_max, off_t from) {

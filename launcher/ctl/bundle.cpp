@@ -52,19 +52,16 @@ struct FileEnd {
 };
 
 std::optional<FileEnd> end_of_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     std::error_code failure;
     const std::uint64_t size = fs::file_size(path, failure);
-    if (!file || failure) {
+    if (!file.is_open() || failure) {
         return std::nullopt;
     }
     FileEnd end{.bytes = size, .text = {}};
     const std::uint64_t most = WatchLimits{}.bundle_part_bytes_max;
     const std::uint64_t from = size > most ? size - most : 0;
-    file.seekg(static_cast<std::streamoff>(from));
-    end.text.resize(static_cast<std::size_t>(size - from));
-    file.read(end.text.data(), static_cast<std::streamsize>(end.text.size()));
-    end.text.resize(static_cast<std::size_t>(file.gcount()));
+    end.text = read_part(file.get(), size - from, static_cast<off_t>(from));
     if (from > 0) {
         end.text.erase(0, end.text.find('\n') + 1);
     }

@@ -6,7 +6,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -53,14 +52,8 @@ void add_held_by(const fs::path& process, std::set<std::string>& runs) {
     }
 }
 
-std::optional<agent::RunNote> note_of(const std::string& folder) {
-    std::ifstream file(folder + "/run.json");
-    const std::string text((std::istreambuf_iterator<char>(file)), {});
-    return agent::parse_run_note(text);
-}
-
 bool has_pid(const std::string& folder, const std::string& wanted) {
-    const std::optional<agent::RunNote> note = note_of(folder);
+    const std::optional<agent::RunNote> note = agent::read_run_note(folder);
     return note && std::to_string(note->pid) == wanted;
 }
 
@@ -179,7 +172,7 @@ Result<void> show_events(const std::string& folder, std::uint64_t from, bool fol
 }
 
 Result<std::string> job_of_run(const std::string& folder) {
-    const std::optional<agent::RunNote> note = note_of(folder);
+    const std::optional<agent::RunNote> note = agent::read_run_note(folder);
     if (!note) {
         return Error{ErrorCode::NotFound,
                      fmt::format("{}/run.json does not tell whose run it is", folder)};

@@ -26,30 +26,15 @@ void for_each_in(const std::string& folder, Use use) {
     }
 }
 
-/// When a worker was last started; none: it has no workers.
-std::optional<fs::file_time_type> last_start(const fs::path& run) {
-    std::error_code failure;
-    const fs::file_time_type time = fs::last_write_time(run / "by-rank", failure);
-    return failure ? std::nullopt : std::optional(time);
-}
-
 }  // namespace
 
 Result<std::string> find_newest_run(const std::string& log_dir, const std::string& job) {
-    std::string newest;
-    std::optional<fs::file_time_type> newest_time;
-    for_each_in(log_dir, [&](const fs::path& path) {
-        if (!agent::is_run_name(path.filename().string(), job)) {
-            return;
+    for (const agent::FoundRun& run : agent::runs_in(log_dir, job, agent::RunsOf::Everybody)) {
+        std::error_code failure;
+        fs::path folder = fs::path(log_dir) / run.name;
+        if (fs::is_directory(folder / "by-rank", failure)) {
+            return folder.string();
         }
-        const std::optional<fs::file_time_type> time = last_start(path);
-        if (time && (!newest_time || *time > *newest_time)) {
-            newest = path.string();
-            newest_time = time;
-        }
-    });
-    if (newest_time) {
-        return newest;
     }
     return Error{ErrorCode::NotFound,
                  fmt::format("{} has no logs of {} on this node; name the folder that ddprun was "

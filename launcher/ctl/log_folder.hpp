@@ -8,8 +8,9 @@
 
 namespace ddprun::launcher {
 
-/// The newest run below `log_dir`, of the job `job` if that is not empty: the folder of it that
-/// ddprun has made (`<job>_<8 hex>`). Fails with NotFound and a line for the user.
+/// The folder of the newest run in `log_dir` that has had workers, in the order of
+/// agent::runs_in(); of the job `job` if that is not empty, of any user. Fails with NotFound and a
+/// line for the user.
 [[nodiscard]] Result<std::string> find_newest_run(const std::string& log_dir,
                                                   const std::string& job);
 

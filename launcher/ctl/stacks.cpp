@@ -16,9 +16,9 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/process/stacks_program.hpp"
-#include "agent/process/timed_program.hpp"
 #include "base/limits.hpp"
 #include "base/number_ranges.hpp"
+#include "base/os/helper.hpp"
 #include "base/os/read_files.hpp"
 #include "base/watch_limits.hpp"
 #include "launcher/ctl/local_runs.hpp"
@@ -114,18 +114,18 @@ Result<TakenStacks> take_stacks(const std::string& folder, const std::vector<int
     }
     TakenStacks taken;
     boost::asio::io_context io{1};
-    agent::TimedProgram program(
-        io, {.on_child = [](int) {},
-             .on_end =
-                 [&](const std::optional<siginfo_t>& end) {
-                     io.stop();
-                     if (!end) {
-                         taken.hint = "taking the stacks took too long; what is there is shown";
-                     } else if (end->si_code == CLD_EXITED &&
-                                end->si_status == agent::kStacksWithoutPySpy) {
-                         taken.hint = agent::no_py_spy_text(order->program);
-                     }
-                 }});
+    Helper program(io, {.on_child = [](int) {},
+                        .on_end =
+                            [&](const std::optional<siginfo_t>& end) {
+                                io.stop();
+                                if (!end) {
+                                    taken.hint =
+                                        "taking the stacks took too long; what is there is shown";
+                                } else if (end->si_code == CLD_EXITED &&
+                                           end->si_status == agent::kStacksWithoutPySpy) {
+                                    taken.hint = agent::no_py_spy_text(order->program);
+                                }
+                            }});
     ProgramSpec spec;
     spec.command = *std::move(command);
     const Result<void> started = program.start(spec, order->timeout);

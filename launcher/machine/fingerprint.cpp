@@ -24,14 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-UniqueFd open_to_read(const std::string& path) {
-    return UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-}
-
 /// Of a small file that says which version something is.
-std::string read_beginning(const std::string& path, const Limits& limits) {
-    const UniqueFd fd = open_to_read(path);
-    return fd.get() < 0 ? std::string() : read_part(fd.get(), limits.version_text_bytes_max);
+std::string beginning_of(const std::string& path, const Limits& limits) {
+    return read_beginning(path, limits.version_text_bytes_max).value_or("");
 }
 
 /// What follows `before`, without blanks and quotes around it, up to the end of the line.
@@ -90,7 +85,7 @@ Interpreter interpreter_at(const std::string& python, const Limits& limits) {
     }
     Interpreter found{.prefix = real.parent_path().parent_path().string(), .own = {}, .name = {}};
     found.own = fs::absolute(python, error).parent_path().parent_path().string();
-    const std::string settings = read_beginning(found.own + "/pyvenv.cfg", limits);
+    const std::string settings = beginning_of(found.own + "/pyvenv.cfg", limits);
     if (settings.empty()) {
         found.own = found.prefix;
     } else {
@@ -134,7 +129,7 @@ std::string shown(const std::string& name) {
 }
 
 std::string nccl_in(const std::string& folder, const Limits& limits) {
-    const std::string header = read_beginning(folder + "/nvidia/nccl/include/nccl.h", limits);
+    const std::string header = beginning_of(folder + "/nvidia/nccl/include/nccl.h", limits);
     std::vector<std::string> numbers;
     for (const char* part : {"#define NCCL_MAJOR", "#define NCCL_MINOR", "#define NCCL_PATCH"}) {
         numbers.push_back(word_after(header, part));
@@ -155,7 +150,7 @@ std::string as_name(std::string text, const Limits& limits) {
 /// Of its size, its beginning and its end: large programs differ there when they are built anew.
 std::string hash_of_program(const std::string& path, const Limits& limits) {
     const std::size_t end_bytes = limits.program_hash_bytes_max;
-    const UniqueFd fd = open_to_read(path);
+    const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat status {};
     if (fd.get() < 0 || ::fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
         return {};
@@ -180,7 +175,7 @@ rdzv::Fingerprint read_fingerprint(const FingerprintPlaces& places, const Limits
         const Interpreter python = interpreter_at(places.python, limits);
         found.python = shown(python.name);
         for (const std::string& folder : package_folders(python, places)) {
-            const std::string text = read_beginning(folder + "/torch/version.py", limits);
+            const std::string text = beginning_of(folder + "/torch/version.py", limits);
             if (!text.empty()) {
                 found.torch = as_name(word_after("\n" + text, "\n__version__"), limits);
                 found.nccl = as_name(nccl_in(folder, limits), limits);
@@ -188,7 +183,7 @@ rdzv::Fingerprint read_fingerprint(const FingerprintPlaces& places, const Limits
             }
         }
     }
-    const std::string driver = read_beginning(places.driver, limits);
+    const std::string driver = beginning_of(places.driver, limits);
     found.driver = as_name(driver.substr(0, driver.find('\n')), limits);
     return found;
 }

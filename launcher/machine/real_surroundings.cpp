@@ -1,6 +1,5 @@
 #include "launcher/machine/real_surroundings.hpp"
 
-#include <fcntl.h>
 #include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,7 +14,6 @@
 #include "base/os/network_interfaces.hpp"
 #include "base/os/read_files.hpp"
 #include "base/os/shared_file_system.hpp"
-#include "base/os/unique_fd.hpp"
 #include "launcher/machine/hwloc_topology.hpp"
 #include "launcher/machine/nvml.hpp"
 
@@ -25,16 +23,6 @@ namespace {
 
 /// The kernel shows no more than a page of most of its files.
 constexpr std::size_t kFileBytesMax = 4096;
-
-std::optional<std::string> read_beginning(const std::string& path, std::size_t bytes_max) {
-    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    struct stat status {};
-    // What is in a pipe could not be read a second time.
-    if (!file.is_open() || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-        return std::nullopt;
-    }
-    return read_part(file.get(), bytes_max);
-}
 
 class RealSurroundings final : public Surroundings {
 public:

@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <utility>
 
 #include <fmt/format.h>
 #include <xxhash.h>
 
 #include "base/os/file_identity.hpp"
+#include "base/os/machine_identity.hpp"
 #include "base/os/network_interfaces.hpp"
 
 namespace ddprun::launcher {
@@ -21,13 +21,6 @@ namespace ddprun::launcher {
 namespace {
 
 constexpr int kNumbersMax = 4096;  ///< ddprun of one job on one machine
-
-std::string first_line_of(const char* path) {
-    std::ifstream file(path);
-    std::string line;
-    std::getline(file, line);
-    return line;
-}
 
 /// Distinguishes containers that share a boot id.
 std::string network_namespace() {
@@ -66,9 +59,8 @@ NumberLock::~NumberLock() {
 
 Result<NodeIdentity> derive_node_identity(const std::string& state_folder, const JobId& job,
                                           const std::string& slurm_node_name) {
-    const std::string machine =
-        fmt::format("{}|{}|{}", first_line_of("/proc/sys/kernel/random/boot_id"),
-                    network_namespace(), slurm_node_name);
+    const std::string machine = fmt::format("{}|{}|{}", read_machine_identity().boot_id,
+                                            network_namespace(), slurm_node_name);
     const std::string prefix = fmt::format("{:016x}", XXH64(machine.data(), machine.size(), 0));
     const std::string job_hash =
         fmt::format("{:016x}", XXH64(job.value().data(), job.value().size(), 0));

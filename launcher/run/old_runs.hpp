@@ -7,9 +7,9 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "agent/process/timed_program.hpp"
 #include "base/limits.hpp"
 #include "base/os/deadline_timer.hpp"
+#include "base/os/helper.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
 
@@ -43,7 +43,7 @@ private:
 
     const Limits limits_;
     Events events_;
-    agent::TimedProgram program_;
+    Helper program_;
     DeadlineTimer deadline_;
     UniqueFd said_;  ///< what ddpctl complains of; a file, so that nobody needs to read it
     bool is_under_way_ = false;

@@ -102,18 +102,18 @@ std::string SlurmRequeue::read_output() {
 void SlurmRequeue::answer(const std::optional<siginfo_t>& end) {
     // It may ask the next question.
     const OnAnswer on_answer = std::move(on_answer_);
+    const std::string fault = fault_of(end, limits_.requeue_timeout);
     if (!end) {
-        on_answer(Error{ErrorCode::TimedOut, fmt::format("scontrol took longer than {} s",
-                                                         limits_.requeue_timeout.count() / 1000)});
+        on_answer(Error{ErrorCode::TimedOut, "scontrol " + fault});
         return;
     }
     std::string text = read_output();
-    if (has_succeeded(*end)) {
+    if (fault.empty()) {
         on_answer(text);
         return;
     }
     const std::string said = printable(text.substr(0, text.find('\n')), 200);
-    on_answer(Error{ErrorCode::Refused, fmt::format("scontrol {}: {}", end_text(*end), said)});
+    on_answer(Error{ErrorCode::Refused, fmt::format("scontrol {}: {}", fault, said)});
 }
 
 }  // namespace ddprun::launcher

@@ -7,8 +7,8 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "agent/process/timed_program.hpp"
 #include "base/limits.hpp"
+#include "base/os/helper.hpp"
 #include "base/result.hpp"
 
 namespace ddprun::launcher {
@@ -48,7 +48,7 @@ private:
     std::string scontrol_;
     std::string job_;
     Events events_;
-    agent::TimedProgram program_;
+    Helper program_;
     UniqueFd output_;
     OnAnswer on_answer_;
     std::function<void()> on_done_;

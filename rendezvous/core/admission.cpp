@@ -74,12 +74,9 @@ std::string objection(const Step& step, const Join& join) {
     if (std::string unlike = objection_as_unlike(step.run, join); !unlike.empty()) {
         return unlike;
     }
-    if (DDP_BUG(SurplusRefused) && step.run.nodes.size() >= maximum(step.run) &&
-        !step.run.nodes.contains(join.node)) {
-        return "join refused: there are enough nodes";
-    }
-    if (step.run.nodes.size() >= step.options.limits.nodes_max &&
-        !step.run.nodes.contains(join.node)) {
+    const std::size_t most =
+        DDP_RULE(step.options.limits.nodes_max, SurplusRefused, maximum(step.run));
+    if (step.run.nodes.size() >= most && !step.run.nodes.contains(join.node)) {
         return fmt::format(
             "join refused: job {} already has {} nodes, the most this rendezvous takes; start node "
             "{} once one of them has gone",
@@ -108,19 +105,17 @@ void turn_away(Step& step, ConnectionId connection, const std::string& text, int
 
 /// Gives a node that is no member the standing that it may have: none while it holds workers.
 void take_stock(Step& step, const NodeId& id, Node& node) {
-    if (DDP_BUG(FenceMissing)) {
-        node.info.held.reset();
-    }
-    const bool prepares = !node.info.held && has_to_prepare(step.run, node.info);
-    step.run.nodes.set_standing(id, node.info.held ? Standing::Unready
-                                    : prepares     ? Standing::Preparing
-                                                   : Standing::Ready);
+    const bool is_fenced = DDP_RULE(node.info.held.has_value(), FenceMissing, false);
+    const bool prepares = !is_fenced && has_to_prepare(step.run, node.info);
+    step.run.nodes.set_standing(id, is_fenced  ? Standing::Unready
+                                    : prepares ? Standing::Preparing
+                                               : Standing::Ready);
     if (prepares) {
         ask_to_prepare(step, node);
     } else {
         joined_prepared(step, node);
     }
-    if (!node.info.held) {
+    if (!is_fenced) {
         if (!step.run.current.places.empty()) {
             step.run.explain_at = step.now;
         }
@@ -140,10 +135,10 @@ void add_node(Step& step, ConnectionId connection, const Join& join) {
     Node& node = step.run.nodes.add(join.node);
     node.info = join;
     node.joined_as = ++step.run.joins;
-    if (Forming* forming = std::get_if<Forming>(&step.run.phase);
-        forming != nullptr && DDP_BUG(PatienceRestarted)) {
-        forming->patience_end.reset();
-    }
+    DDP_RULE(void(), PatienceRestarted,
+             std::holds_alternative<Forming>(step.run.phase)
+                 ? std::get<Forming>(step.run.phase).patience_end.reset()
+                 : void());
     std::string text = fmt::format("node {} joined", join.hostname);
     if (!step.run.current.places.empty()) {
         note(step, std::move(text));
@@ -161,11 +156,9 @@ void add_node(Step& step, ConnectionId connection, const Join& join) {
 /// A member of the current generation reconnects: what it may have missed is said again.
 void catch_up(Step& step, const NodeId& id, Node& node, const Join& join) {
     const Run& run = step.run;
-    if (const Stopping* stopping = std::get_if<Stopping>(&run.phase)) {
-        if (DDP_BUG(StopNotRepeated)) {
-            return;
-        }
-        if (stopping->pending.contains(id)) {
+    if (Stopping* stopping = std::get_if<Stopping>(&step.run.phase)) {
+        DDP_RULE(void(), BudgetEscapedByRejoin, stopping->failures.clear());
+        if (DDP_RULE(stopping->pending.contains(id), StopNotRepeated, false)) {
             send(step, node, stopping->order);
         } else {
             node.info.store = join.store;
@@ -173,7 +166,8 @@ void catch_up(Step& step, const NodeId& id, Node& node, const Join& join) {
         return;
     }
     DDP_CHECK(std::holds_alternative<Running>(run.phase));
-    if (!join.held && node.finished.empty() && node.failed.empty() && !DDP_BUG(StartNotRepeated)) {
+    if (DDP_RULE(!join.held && node.finished.empty() && node.failed.empty(), StartNotRepeated,
+                 false)) {
         // Its Start was lost with the connection. It holds no worker, so it can have it again; the
         // store of group rank 0 is the one it still listens on.
         Start row = run.current.rows.at(id);
@@ -191,14 +185,10 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
         const bool holds_another =
             message.held && (message.held->generation != run.current.number ||
                              message.held->digest != run.current.digest);
+        const bool is_another = holds_another || message.slots != node.info.slots;
         const bool was_restored = step.now < run.returns_until;
-        if (holds_another || message.slots != node.info.slots ||
-            (was_restored && DDP_BUG(RestoredRunRestarts))) {
+        if (DDP_RULE(is_another, RestoredRunRestarts, is_another || was_restored)) {
             return false;
-        }
-        if (Stopping* stopping = std::get_if<Stopping>(&step.run.phase);
-            stopping != nullptr && DDP_BUG(BudgetEscapedByRejoin)) {
-            stopping->failures.clear();
         }
         // After a restart of this daemon little more than the name was known.
         node.info = message;

@@ -86,10 +86,9 @@ std::optional<Holders> newest_holders(const Run& run, const Limits& limits) {
         return std::make_tuple(left.second.generation, left.second.joins.size()) <
                std::make_tuple(right.second.generation, right.second.joins.size());
     };
-    Holders newest = std::max_element(all.begin(), all.end(), is_less)->second;
-    if (DDP_BUG(AdoptsLowerGeneration)) {
-        newest = all.begin()->second;
-    }
+    Holders newest = DDP_RULE(std::max_element(all.begin(), all.end(), is_less),
+                              AdoptsLowerGeneration, all.begin())
+                         ->second;
     std::sort(newest.joins.begin(), newest.joins.end(), is_before);
     return newest;
 }

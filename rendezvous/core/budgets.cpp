@@ -49,8 +49,8 @@ std::optional<Instant> RestartPace::back_off(const Limits& limits, Instant now) 
     while (!starts.empty() && now - starts.front() > limits.restart_burst_window) {
         starts.pop_front();
     }
-    if (starts.size() <= static_cast<std::size_t>(limits.restart_burst_max) ||
-        DDP_BUG(BackoffMissing)) {
+    if (DDP_RULE(starts.size() <= static_cast<std::size_t>(limits.restart_burst_max),
+                 BackoffMissing, true)) {
         return std::nullopt;
     }
     DDP_PROBE(restart_burst_used_up);

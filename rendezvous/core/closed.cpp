@@ -97,7 +97,7 @@ void close_ended(Step& step, const std::string& by) {
 }
 
 void close_if_deserted(Step& step, const char* text) {
-    const bool is_deserted = step.run.nodes.empty() || DDP_BUG(ClosedByOneExit);
+    const bool is_deserted = DDP_RULE(step.run.nodes.empty(), ClosedByOneExit, true);
     if (is_deserted && !is_closed(step.run)) {
         enter_closed(
             step, Verdict{.kind = VerdictKind::Stopped, .exit_code = kExitDrained, .text = text});
@@ -122,12 +122,10 @@ void answer_with_verdict(Step& step, ConnectionId connection, const Join& messag
     }
     depart(step, connection, message.node);
     step.out.add(Send{connection, Accepted{.run_token = step.run.token}});
-    if (!DDP_BUG(VerdictNotRepeated)) {
-        const Closed& closed = std::get<Closed>(step.run.phase);
-        Verdict verdict = closed.verdict;
-        verdict.age = std::chrono::duration_cast<Milliseconds>(step.now - closed.at);
-        step.out.add(Send{connection, std::move(verdict)});
-    }
+    const Closed& closed = std::get<Closed>(step.run.phase);
+    Verdict verdict = closed.verdict;
+    verdict.age = std::chrono::duration_cast<Milliseconds>(step.now - closed.at);
+    DDP_RULE(step.out.add(Send{connection, std::move(verdict)}), VerdictNotRepeated, void());
 }
 
 }  // namespace ddprun::rdzv

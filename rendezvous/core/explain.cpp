@@ -269,15 +269,12 @@ void explain_waits(Step& step) {
         publish(step, EventKind::Waiting, {{"text", text}});
     }
     const auto tell = [&](Node& node) {
-        if (DDP_BUG(SilentWait)) {
-            return;
-        }
         const std::string mine =
             run.quarantined.is_left_out(node.info.node, step.now)
                 ? fmt::format("{}; this one {}, so it is left out for a while when others suffice",
                               text, run.quarantined.at(node.info.node).why)
                 : text;
-        if (node.said_waiting != mine) {
+        if (DDP_RULE(node.said_waiting != mine, SilentWait, false)) {
             node.said_waiting = mine;
             send(step, node, waiting_for(run, mine, step.now));
         }

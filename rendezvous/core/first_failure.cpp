@@ -58,10 +58,8 @@ bool is_earlier(const TimedFailure& left, const TimedFailure& right) {
 
 const TimedFailure& first_of(const std::vector<TimedFailure>& failures) {
     DDP_CHECK(!failures.empty());
-    if (DDP_BUG(FirstFailureByArrival)) {
-        return failures.front();
-    }
-    return *std::min_element(failures.begin(), failures.end(), is_earlier);
+    return *DDP_RULE(std::min_element(failures.begin(), failures.end(), is_earlier),
+                     FirstFailureByArrival, failures.begin());
 }
 
 void keep_earliest(std::vector<TimedFailure>& failures, std::size_t most) {
@@ -125,6 +123,11 @@ std::string describe_failure(const FailureReport& failure, const Limits& limits)
     return text;
 }
 
+std::string without_digits(std::string text) {
+    std::erase_if(text, [](char c) { return c >= '0' && c <= '9'; });
+    return text;
+}
+
 std::string likeness_of(const Evidence& evidence) {
     const bool is_somebodys_signal = evidence.signal && evidence.kernel_note.empty() &&
                                      (*evidence.signal == SIGKILL || *evidence.signal == SIGTERM ||
@@ -132,11 +135,10 @@ std::string likeness_of(const Evidence& evidence) {
     if (evidence.progress || evidence.hung || evidence.keeper_lost || is_somebodys_signal) {
         return {};
     }
-    std::string text = describe_end(evidence) + "\n" + cause_line(evidence).text;
-    // Ranks, pids, addresses and times differ.
-    std::erase_if(text, [](char c) { return c >= '0' && c <= '9'; });
-    // An end without words is told apart by its number alone.
-    return text + fmt::format("\n{}", exit_code_of(evidence));
+    // Ranks, pids, addresses and times differ. An end without words is told apart by its number
+    // alone.
+    return without_digits(describe_end(evidence) + "\n" + cause_line(evidence).text) +
+           fmt::format("\n{}", exit_code_of(evidence));
 }
 
 int exit_code_of(const Evidence& evidence) {

@@ -60,8 +60,8 @@ void lose(Step& step, const NodeId& id, Instant died_at, const std::string& how)
 
 Node* current_member(Run& run, ConnectionId connection, Generation generation) {
     Node* node = run.nodes.speaking_on(connection);
-    const bool is_stale = generation != run.current.number && !DDP_BUG(StaleReportAccepted);
-    return node != nullptr && !is_stale && node->is_member() ? node : nullptr;
+    const bool is_current = DDP_RULE(generation == run.current.number, StaleReportAccepted, true);
+    return node != nullptr && is_current && node->is_member() ? node : nullptr;
 }
 
 void depart(Step& step, ConnectionId connection, const NodeId& id) {
@@ -87,9 +87,7 @@ void beat(Step& step, ConnectionId connection, const Beat& message) {
     if (node == nullptr) {
         return;
     }
-    if (!DDP_BUG(LeaseNotRenewed)) {
-        renew_lease(step, *node);
-    }
+    DDP_RULE(renew_lease(step, *node), LeaseNotRenewed, void());
     send(step, *node, Acknowledge{message.sequence});
 }
 
@@ -173,7 +171,7 @@ void goodbye(Step& step, ConnectionId connection, const Goodbye& message) {
 void gone_for_good(Step& step, const NodeId& id, const std::string& unfit) {
     Run& run = step.run;
     remember_departed(run, step.options.limits, id);
-    if (!unfit.empty() && !is_closed(run) && !DDP_BUG(UnfitTakenAgain)) {
+    if (DDP_RULE(!unfit.empty() && !is_closed(run), UnfitTakenAgain, false)) {
         quarantine_unfit(step, id, run.nodes.at(id).info.hostname, unfit);
     }
     lose_node(step, id, unfit.empty() ? "gave up" : "is not fit");
@@ -191,8 +189,8 @@ void connection_ended(Step& step, const ConnectionEnded& input) {
     const NodeId id = node->info.node;
     run.nodes.cut_off(id);
     forget_quiet(run, id);
-    const bool is_death =
-        (input.is_end_of_stream && !DDP_BUG(EndOfStreamIgnored)) || DDP_BUG(ResetTakenForDeath);
+    const bool is_end = DDP_RULE(input.is_end_of_stream, EndOfStreamIgnored, false);
+    const bool is_death = DDP_RULE(is_end, ResetTakenForDeath, true);
     if (is_death || !step.options.has_leases) {
         lose_node(step, id, "died (its connection ended)");
     } else {

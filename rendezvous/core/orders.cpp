@@ -258,7 +258,8 @@ std::string drain(Step& step, const Given& given) {
         return fmt::format("node {} leaves when all workers have saved; others go on without it",
                            hostname);
     }
-    if (node.connection() && node.standing() != Standing::Unready && !DDP_BUG(OrderUnheard)) {
+    const bool may_go = node.connection() && node.standing() != Standing::Unready;
+    if (DDP_RULE(may_go, OrderUnheard, false)) {
         release(step, given.node);
         return fmt::format("node {} had no workers and leaves now", hostname);
     }

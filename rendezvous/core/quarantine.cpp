@@ -39,7 +39,7 @@ bool quarantine(Step& step, const NodeId& id, Quarantine one, bool is_news = tru
 
 bool QuarantineList::is_left_out(const NodeId& id, Instant now) const {
     const auto found = all_.find(id);
-    return found != all_.end() && found->second.until > now && !DDP_BUG(QuarantineIgnored);
+    return DDP_RULE(found != all_.end() && found->second.until > now, QuarantineIgnored, false);
 }
 
 std::size_t QuarantineList::healthy_count(const std::set<NodeId>& nodes, Instant now) const {
@@ -135,12 +135,12 @@ void judge_unfit(Step& step, const std::vector<Unfit>& told) {
     for (const Unfit& unfit : told) {
         Node* known = run.nodes.get(unfit.node);
         if (known == nullptr) {
-            if (!DDP_BUG(UnfitStrangerForgotten) &&
-                quarantine_unfit(step, unfit.node, unfit.hostname, unfit.why)) {
+            if (DDP_RULE(quarantine_unfit(step, unfit.node, unfit.hostname, unfit.why),
+                         UnfitStrangerForgotten, false)) {
                 tell_head(step, text_of(run.quarantined.at(unfit.node), step.now));
             }
-        } else if ((unfit.run_token == run.token && unfit.process == known->info.process) ||
-                   DDP_BUG(UnfitStrangerBelieved)) {
+        } else if (DDP_RULE(unfit.run_token == run.token && unfit.process == known->info.process,
+                            UnfitStrangerBelieved, true)) {
             drop_connection(step, *known, "this node is not fit");
             gone_for_good(step, unfit.node, unfit.why);
         } else {

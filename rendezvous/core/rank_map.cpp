@@ -87,9 +87,6 @@ Place place_of(const Join& join) {
 
 std::vector<Place> order_places(const std::vector<Place>& previous, std::vector<Candidate> chosen) {
     std::sort(chosen.begin(), chosen.end(), is_first_before);
-    if (DDP_BUG(SurvivorMoved) && !previous.empty()) {
-        return order_places({}, std::move(chosen));
-    }
     std::map<NodeId, const Candidate*> survivors;
     std::set<NodeId> places_before;
     for (const Place& place : previous) {
@@ -97,7 +94,7 @@ std::vector<Place> order_places(const std::vector<Place>& previous, std::vector<
     }
     std::deque<const Candidate*> newcomers;
     for (const Candidate& candidate : chosen) {
-        if (places_before.contains(candidate.node)) {
+        if (DDP_RULE(places_before.contains(candidate.node), SurvivorMoved, false)) {
             survivors[candidate.node] = &candidate;
         } else {
             newcomers.push_back(&candidate);

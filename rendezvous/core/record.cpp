@@ -226,28 +226,30 @@ std::string flaw_of(const RunRecord& record) {
     return {};
 }
 
+Budgets budgets_of(const RunRecord& record) {
+    return {.restarts_used = record.restarts_used,
+            .node_losses_used = record.node_losses_used,
+            .failed_step = record.failed_step,
+            .failures_at_step = record.failures_at_step};
+}
+
 std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Instant now) {
     auto run = std::make_unique<Run>();
     run->token = record.token;
     run->settings = record.settings;
     run->opened_at = now - record.age;
     run->current.started_at = now - kLongAgo;
-    run->current.number = record.generation;
-    if (DDP_BUG(GenerationReused) && record.phase == RecordedPhase::Forming &&
-        record.generation != Generation()) {
-        run->current.number = Generation(record.generation.value() - 1);
-    }
+    run->current.number =
+        DDP_RULE(record.generation, GenerationReused,
+                 record.phase == RecordedPhase::Forming && record.generation != Generation()
+                     ? Generation(record.generation.value() - 1)
+                     : record.generation);
     run->current.digest = record.digest;
     run->current.store = record.store;
     run->current.admitted = record.admitted;
     run->current.places = record.places;
     run->departed = ids_of(record.departed);
-    if (!DDP_BUG(RestoredRunForgetsBudgets)) {
-        run->budgets.restarts_used = record.restarts_used;
-        run->budgets.node_losses_used = record.node_losses_used;
-    }
-    run->budgets.failed_step = record.failed_step;
-    run->budgets.failures_at_step = record.failures_at_step;
+    run->budgets = DDP_RULE(budgets_of(record), RestoredRunForgetsBudgets, Budgets());
     for (const RecordedQuarantine& one : record.quarantined) {
         run->quarantined.put(one.node, Quarantine{.until = now + one.remaining,
                                                   .hostname = one.hostname,
@@ -257,7 +259,7 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
     if (record.target_nodes != 0) {
         run->target_nodes = record.target_nodes;
     }
-    if (record.held_for > Milliseconds(0) && !DDP_BUG(HoldForgottenByDaemon)) {
+    if (DDP_RULE(record.held_for > Milliseconds(0), HoldForgottenByDaemon, false)) {
         run->hold =
             Hold{.until = now + record.held_for, .asked = record.held_in_all, .by = record.held_by};
     }

@@ -10,7 +10,7 @@ namespace ddprun::rdzv {
 namespace {
 
 std::size_t asked_maximum(const Run& run) {
-    const bool is_limited = run.target_nodes && !DDP_BUG(TargetIgnored);
+    const bool is_limited = DDP_RULE(run.target_nodes.has_value(), TargetIgnored, false);
     return static_cast<std::size_t>(is_limited ? *run.target_nodes : run.settings.max_nodes);
 }
 
@@ -53,7 +53,7 @@ std::optional<std::size_t> larger_size(const Run& run, std::size_t nodes) {
 }
 
 bool is_held(const Run& run, Instant now) {
-    return run.hold && run.hold->until > now && !DDP_BUG(HoldIgnored);
+    return DDP_RULE(run.hold && run.hold->until > now, HoldIgnored, false);
 }
 
 bool is_closed(const Run& run) {

@@ -21,7 +21,7 @@ namespace {
 
 /// A node whose workers wait for those of another one, which work, does not hang.
 bool is_all_quiet(const Running& running) {
-    const std::size_t wanted = DDP_BUG(HangOfOneNode) ? 1 : running.unfinished.size();
+    const std::size_t wanted = DDP_RULE(running.unfinished.size(), HangOfOneNode, 1);
     return running.quiet.size() >= wanted;
 }
 
@@ -53,7 +53,7 @@ void rank_finished(Step& step, Running& running, const Node& node, bool is_news)
     if (is_whole && running.unfinished.erase(id) > 0) {
         write_behind(step);
         forget_quiet(step.run, id);
-        if (running.unfinished.empty() || DDP_BUG(SuccessOnFirstExit)) {
+        if (DDP_RULE(running.unfinished.empty(), SuccessOnFirstExit, true)) {
             close_succeeded(step);
         }
     }
@@ -88,8 +88,10 @@ void member_emptied(Step& step, const Running& running, Node& node, const Stoppe
 void member_lost(Step& step, const Running& running, const Node& node, Instant died_at,
                  const std::string& how) {
     const NodeId& id = node.info.node;
-    if (!running.unfinished.contains(id) && !step.run.current.takes_store_along(id) &&
-        !DDP_BUG(FinishedNodeMissed)) {
+    const bool is_missed =
+        DDP_RULE(running.unfinished.contains(id) || step.run.current.takes_store_along(id),
+                 FinishedNodeMissed, true);
+    if (!is_missed) {
         DDP_PROBE(finished_node_lost);
         write_behind(step);
         return;  // all its ranks exited 0: nothing is missed
@@ -171,7 +173,7 @@ std::optional<Instant> grow_time(const Run& run, const Running& running, Instant
     if (!run.settings.grow || running.has_finished_rank || !wanted) {
         return std::nullopt;
     }
-    const std::size_t more = DDP_BUG(GrowthWithoutSize) ? 1 : *wanted - run.current.places.size();
+    const std::size_t more = DDP_RULE(*wanted - run.current.places.size(), GrowthWithoutSize, 1);
     if (ready.size() < more) {
         return std::nullopt;
     }

@@ -89,7 +89,7 @@ std::string objection_as_unlike(const Run& run, const Join& join) {
     const auto known = run.nodes.find(join.node);
     const bool is_of_run = known != run.nodes.end() && join.run_token == run.token &&
                            join.process == known->second.info.process;
-    if (run.settings.same != Sameness::Strict || is_of_run || DDP_BUG(UnlikeTaken)) {
+    if (DDP_RULE(run.settings.same != Sameness::Strict || is_of_run, UnlikeTaken, true)) {
         return {};
     }
     for (const Part& part : kParts) {
@@ -110,7 +110,7 @@ std::string objection_as_unlike(const Run& run, const Join& join) {
 
 void tell_differences(Step& step) {
     Run& run = step.run;
-    if (run.settings.same == Sameness::Off || DDP_BUG(DifferenceUnsaid)) {
+    if (DDP_RULE(run.settings.same == Sameness::Off, DifferenceUnsaid, true)) {
         return;
     }
     for (const Part& part : kParts) {

@@ -28,7 +28,7 @@ bool is_silence_ours(const Run& run, const Limits& limits, Instant now) {
         }
         ++silent;
     }
-    return silent >= 2 && silent * 2 >= run.nodes.size() && !DDP_BUG(NoSelfDoubt);
+    return DDP_RULE(silent >= 2 && silent * 2 >= run.nodes.size(), NoSelfDoubt, false);
 }
 
 /// When a node is lost whatever this process doubts: hold-ups since it was last heard do not count.

@@ -93,7 +93,7 @@ void await_record(Step& step) {
     if (is_recorded(step)) {
         step.out.record =
             std::max(step.out.record,
-                     DDP_BUG(ToldBeforeDurable) ? RecordWrite::Behind : RecordWrite::Awaited);
+                     DDP_RULE(RecordWrite::Awaited, ToldBeforeDurable, RecordWrite::Behind));
     }
 }
 

@@ -28,7 +28,7 @@ bool is_drain(StopCause cause) {
 /// them down: then they are its loss's doing (S9).
 bool is_charged_for_failures(const Stopping& stopping) {
     return !is_drain(stopping.order.cause) && !stopping.failures.empty() &&
-           (!stopping.is_explained_by_loss || DDP_BUG(DoubleCharge));
+           DDP_RULE(!stopping.is_explained_by_loss, DoubleCharge, true);
 }
 
 bool is_exec_failure_at_first(const Run& run, const Stopping& stopping) {
@@ -91,12 +91,10 @@ std::string cause_of_restart(Step& step, const Stopping& stopping, bool has_fail
 bool release_leavers(Step& step) {
     std::vector<NodeId> leavers;
     for (const auto& [id, node] : step.run.nodes) {
-        if (node.leaving() && node.is_member() && node.connection()) {
+        if (DDP_RULE(node.leaving() && node.is_member() && node.connection(), LeaverForgotten,
+                     false)) {
             leavers.push_back(id);
         }
-    }
-    if (DDP_BUG(LeaverForgotten)) {
-        leavers.clear();
     }
     for (const NodeId& id : leavers) {
         release(step, id);
@@ -141,9 +139,8 @@ void leave_stopping(Step& step) {
     }
     const int charge = DDP_RULE(1, ChargePerFailure, stopping.failure_count);
     budgets.restarts_used += has_failures ? charge : 0;
-    if (!DDP_BUG(LossNotCharged)) {
-        budgets.node_losses_used += static_cast<int>(stopping.lost_nodes.size());
-    }
+    budgets.node_losses_used +=
+        DDP_RULE(static_cast<int>(stopping.lost_nodes.size()), LossNotCharged, 0);
     if (!release_leavers(step)) {
         enter_forming(step, cause_of_restart(step, stopping, has_failures));
     }
@@ -151,7 +148,7 @@ void leave_stopping(Step& step) {
 
 void no_longer_pending(Step& step, Stopping& stopping, const NodeId& id) {
     stopping.pending.erase(id);
-    if (stopping.pending.empty() || DDP_BUG(StartWithoutProof)) {
+    if (DDP_RULE(stopping.pending.empty(), StartWithoutProof, true)) {
         leave_stopping(step);
     }
 }
@@ -173,12 +170,10 @@ Stopping& enter_stopping(Step& step, StopCause cause, int signal, const std::str
                          Milliseconds within) {
     Run& run = step.run;
     const Running running = std::get<Running>(run.phase);
-    Milliseconds grace = is_drain(cause)
-                             ? run.settings.shutdown_timeout
-                             : std::min(run.settings.failure_grace, run.settings.shutdown_timeout);
-    if (cause == StopCause::Grow && DDP_BUG(GrowthKills)) {
-        grace = Milliseconds::zero();
-    }
+    const bool has_time_to_save = DDP_RULE(is_drain(cause), GrowthKills, cause == StopCause::Leave);
+    const Milliseconds grace =
+        has_time_to_save ? run.settings.shutdown_timeout
+                         : std::min(run.settings.failure_grace, run.settings.shutdown_timeout);
     const Limits& limits = step.options.limits;
     Stopping stopping;
     stopping.cause = cause;

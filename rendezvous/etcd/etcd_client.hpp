@@ -1,21 +1,18 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 
 #include "base/instant.hpp"
 #include "base/limits.hpp"
-#include "base/os/deadline_timer.hpp"
 #include "base/result.hpp"
 #include "rendezvous/etcd/etcd_messages.hpp"
-#include "rendezvous/transport/name_lookup.hpp"
+#include "rendezvous/transport/http_connection.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 
 namespace ddprun::rdzv {
@@ -27,7 +24,6 @@ namespace ddprun::rdzv {
 class EtcdClient {
 public:
     EtcdClient(boost::asio::io_context& io, std::vector<Endpoint> etcds, const Limits& limits);
-    ~EtcdClient();
     EtcdClient(const EtcdClient&) = delete;
     EtcdClient& operator=(const EtcdClient&) = delete;
 
@@ -49,32 +45,25 @@ public:
     void cancel();
 
 private:
-    struct Answer {
-        unsigned status = 0;
-        std::string body;
-    };
-    struct Stream;
+    using Answer = HttpConnection::Answer;
+    using AnswerParser = HttpConnection::AnswerParser;
 
     [[nodiscard]] boost::asio::awaitable<Result<Answer>> attempt(const EtcdRequest& request);
     [[nodiscard]] boost::asio::awaitable<Result<Answer>> exchange(const EtcdRequest& request);
     [[nodiscard]] boost::asio::awaitable<Result<void>> begin_stream(const EtcdRequest& request);
-    [[nodiscard]] boost::asio::awaitable<Result<void>> send(const EtcdRequest& request);
-    [[nodiscard]] boost::asio::awaitable<Result<void>> connect();
-    void arm_deadline(Instant at);
-    void disconnect();
+    [[nodiscard]] boost::asio::awaitable<HttpConnection::Failure> send(const EtcdRequest& request,
+                                                                       AnswerParser& answer);
+    void ask_often_when_silent();
     void try_next();
-    [[nodiscard]] Error lost(const std::string& doing, const boost::system::error_code& why) const;
+    [[nodiscard]] Error lost(const HttpConnection::Failure& why) const;
     [[nodiscard]] Error not_done(const Answer& answer) const;
     [[nodiscard]] std::string peer() const { return to_string(etcds_[current_]); }
 
     const std::vector<Endpoint> etcds_;
     const Limits limits_;
-    NameLookup lookup_;
-    boost::asio::ip::tcp::socket socket_;
-    DeadlineTimer deadline_;
-    std::unique_ptr<Stream> stream_;
-    std::size_t current_ = 0;  ///< of etcds_
-    bool is_timed_out_ = false;
+    HttpConnection connection_;
+    std::optional<AnswerParser> stream_;
+    std::size_t current_ = 0;    ///< of etcds_
     bool is_cancelled_ = false;  ///< what is under way
 };
 

@@ -27,9 +27,7 @@ EndpointAttempt EndpointChoice::next() {
         // The kernel takes connections for a process that is stopped, and nobody answers there.
         attempt.hello_timeout = std::min(attempt.hello_timeout, attempt.connect_timeout);
         just_asked_ = AskOthersFirst{attempt.endpoint, endpoints_.size() - 1};
-        if (!DDP_BUG(SilentAskedForEver)) {
-            suspect_ = NothingKnown{};
-        }
+        suspect_ = NothingKnown{};
     } else {
         attempt = next_in_turn();
     }
@@ -85,11 +83,10 @@ Milliseconds EndpointChoice::next_pause() {
 }
 
 void EndpointChoice::failed(bool is_timed_out) {
-    const bool keeps_asking =
-        std::holds_alternative<AskAgain>(suspect_) && DDP_BUG(SilentAskedForEver);
-    if (has_several() && (is_out_of_turn_ || is_timed_out) && !keeps_asking) {
+    if (has_several() && (is_out_of_turn_ || is_timed_out)) {
         // To be refused takes no time, and a daemon that has died may be back.
-        suspect_ = Unreachable{asked_, is_timed_out ? limits_.missed_turns_max : 0};
+        const Unreachable silent{asked_, is_timed_out ? limits_.missed_turns_max : 0};
+        suspect_ = DDP_RULE(silent, SilentAskedForEver, Suspect(AskAgain{asked_}));
     }
 }
 

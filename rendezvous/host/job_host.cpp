@@ -7,19 +7,10 @@
 
 #include "base/planted_bug.hpp"
 #include "base/probe.hpp"
+#include "rendezvous/core/first_failure.hpp"
 #include "rendezvous/core/run.hpp"
 
 namespace ddprun::rdzv {
-
-namespace {
-
-/// The same fault may count bytes, and what is told of it makes the record larger.
-std::string without_digits(std::string text) {
-    std::erase_if(text, [](char c) { return c >= '0' && c <= '9'; });
-    return text;
-}
-
-}  // namespace
 
 JobHost::JobHost(JobId job, HostOptions options, Rng rng)
     : options_(std::move(options)),
@@ -98,9 +89,7 @@ bool JobHost::wakes(Instant now, HostEffects& out) {
     }
     DDP_PROBE(timer_found_nothing_due);
     armed_.reset();
-    if (!DDP_BUG(TimerNotSetAnew)) {
-        arm(now, out);
-    }
+    DDP_RULE(arm(now, out), TimerNotSetAnew, void());
     return false;
 }
 
@@ -115,8 +104,9 @@ void JobHost::judge(Instant now, HostEffects& out) {
 
 void JobHost::admit_hold_up(Instant now, HostEffects& out) {
     const Limits& limits = options_.coordinator.limits;
-    const bool was_held_up = armed_ && now - *armed_ > limits.lease / 2;
-    if (!was_held_up || !options_.coordinator.has_leases || DDP_BUG(HoldUpUnnoticed)) {
+    const bool was_held_up =
+        DDP_RULE(armed_ && now - *armed_ > limits.lease / 2, HoldUpUnnoticed, false);
+    if (!was_held_up || !options_.coordinator.has_leases) {
         return;
     }
     DDP_PROBE(held_up);
@@ -183,7 +173,7 @@ void JobHost::persist(Instant now, RecordWrite kind, HostEffects& out) {
     if (!awaits_records()) {
         DDP_PROBE(told_without_its_record);
         open_ = gate_;  // writes are known to fail: nobody waits for this one
-    } else if (is_first && !(is_strict() && DDP_BUG(RefusedRecordAwaited))) {
+    } else if (DDP_RULE(is_first, RefusedRecordAwaited, is_first && !is_strict())) {
         patience_at_ = now + patience();
     }
 }
@@ -217,7 +207,7 @@ void JobHost::written(Instant now, std::uint64_t number, const std::string& faul
         if (!awaits_records()) {
             open_ = std::max(open_, gate_);
         }
-        if (answered_ == asked_ && !DDP_BUG(FailedRecordForgotten)) {
+        if (DDP_RULE(answered_ == asked_, FailedRecordForgotten, false)) {
             try_again(now);
         }
     }
@@ -272,6 +262,7 @@ void JobHost::give_up_waiting(Instant now, HostEffects& out) {
 void JobHost::tell_fault(Instant now, const std::string& fault, HostEffects& out) {
     const Milliseconds pause = options_.coordinator.limits.reconnect_backoff_max;
     const bool goes_on = !fault.empty() && !fault_.empty();
+    // The same fault may count bytes, and what is told of it makes the record larger.
     const bool is_another =
         goes_on && now - fault_told_at_ >= pause && without_digits(fault) != without_digits(fault_);
     if ((goes_on && !is_another) || (fault.empty() && fault_.empty())) {

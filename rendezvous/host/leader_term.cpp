@@ -167,9 +167,7 @@ void LeaderTerm::believe(std::int64_t lease, Duration ttl, Instant asked_at) {
 
 /// The key is ours.
 void LeaderTerm::hold(Instant now, std::uint64_t term, TermEffects& out) {
-    if (DDP_BUG(LeaseFromAnswer)) {
-        believe(lease_->id, limits_.leader_lease, now);
-    }
+    DDP_RULE(void(), LeaseFromAnswer, believe(lease_->id, limits_.leader_lease, now));
     if (now >= lease_->until) {
         DDP_PROBE(key_outlived_lease);
         state_ = Regaining{.term = term, .asked_at = now};

@@ -12,7 +12,7 @@ TermWrites::TermWrites(std::uint64_t term, std::map<JobId, std::uint64_t> mod_re
 
 WriteGuard TermWrites::guard(const JobId& job) const {
     const auto known = mod_revisions_.find(job);
-    return WriteGuard{.term = DDP_BUG(UnguardedWrite) ? std::nullopt : std::optional(term_),
+    return WriteGuard{.term = DDP_RULE(std::optional(term_), UnguardedWrite, std::nullopt),
                       .mod_revision = known == mod_revisions_.end() ? 0 : known->second};
 }
 

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <string_view>
@@ -14,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "base/os/file_identity.hpp"
+#include "base/os/read_files.hpp"
 
 namespace ddprun::rdzv {
 
@@ -91,13 +91,10 @@ Result<void> JournalFolder::remove() && {
 }
 
 int JournalFolder::starts_without_settling() const {
-    const UniqueFd file(::open((path_ + "/journal.starting").c_str(), O_RDONLY | O_CLOEXEC));
-    std::array<char, 16> text{};
-    const ssize_t count = file.is_open() ? ::read(file.get(), text.data(), text.size()) : 0;
+    constexpr std::size_t kDigitsMax = 16;
+    const std::string text = read_beginning(path_ + "/journal.starting", kDigitsMax).value_or("");
     int number = 0;
-    if (count > 0) {
-        std::from_chars(text.data(), text.data() + count, number);
-    }
+    std::from_chars(text.data(), text.data() + text.size(), number);
     return number;
 }
 

@@ -49,7 +49,7 @@ asio::awaitable<NameLookup::Answer> NameLookup::resolve(std::string host, Instan
     const auto [woken] =
         co_await question->answered.async_wait(asio::as_tuple(asio::use_awaitable));
     static_cast<void>(woken);  // is_done tells
-    if (question->is_done) {
+    if (question->is_done && question == last_) {
         given = question->answer;
     } else {
         given.failure = asio::error::timed_out;

@@ -30,7 +30,7 @@ public:
     /// too long is not asked anew by the next call, but waited for again. One at a time.
     [[nodiscard]] boost::asio::awaitable<Answer> resolve(std::string host, Instant until);
 
-    /// Ends the resolve() under way.
+    /// The resolve() under way fails.
     void cancel();
 
 private:

@@ -3,8 +3,10 @@
 // refused, 1 with a line that starts with "wrong:" when something is not as it must be.
 //
 // No rank, for the test's script, which needs no PyTorch then: `gpu_peer gpus` says how many GPUs
-// there are, and the UUID of the first; `gpu_peer stores` serves a store for each line `open` of
-// its stdin, whose port it says, until `close PORT` or the end of stdin.
+// there are, with which libraries, and the UUID of the first; `gpu_peer stores` serves a store for
+// each line `open` of its stdin, whose port it says, until `close PORT` or the end of stdin.
+
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <chrono>
@@ -233,9 +235,21 @@ int wait_in_all(Worker& worker, const Arguments& arguments) {
     return 0;
 }
 
+/// The number that a function of a loaded library gives as the library's version; 0 without it.
+int version_by(const char* function) {
+    int version = 0;
+    if (void* const found = dlsym(RTLD_DEFAULT, function); found != nullptr) {
+        reinterpret_cast<int (*)(int*)>(found)(&version);
+    }
+    return version;
+}
+
 int tell_gpus() {
     const auto count = static_cast<int>(torch::cuda::device_count());
-    say(fmt::format("{} GPUs, LibTorch {}", count, TORCH_VERSION));
+    const int nccl = version_by("ncclGetVersion");
+    const int cuda = version_by("cudaRuntimeGetVersion");
+    say(fmt::format("{} GPUs, LibTorch {}, NCCL {}.{}.{}, CUDA {}.{}", count, TORCH_VERSION,
+                    nccl / 10000, nccl / 100 % 100, nccl % 100, cuda / 1000, cuda / 10 % 100));
     if (count > 0) {
         say("the first is " + must(ddprun::worker::take_gpu(0)).uuid);
     }

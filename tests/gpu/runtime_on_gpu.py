@@ -98,7 +98,7 @@ def find_gpus():
     """What the built program sees."""
     told = subprocess.run(peer("gpus"), check=True, capture_output=True, text=True).stdout
     options.gpus = int(told.split()[0])
-    options.libtorch = re.search(r"LibTorch (\S+)", told)[1]
+    options.libraries = re.search(r"LibTorch .*", told)[0]
     uuid = re.search(r"^the first is (\S+)$", told, re.MULTILINE)
     options.uuid = uuid[1] if uuid else ""
 
@@ -390,7 +390,7 @@ def main():
         print("LEFT OUT: all tests on GPUs: LibTorch sees none", flush=True)
         return 0
     if options.on == "gpu":
-        say(f"{gpu_count()} x {Nvml().name()}, LibTorch {options.libtorch}")
+        say(f"{gpu_count()} x {Nvml().name()}, {options.libraries}")
     return of_ranks.run_tests(RuntimeOnGpu, options)
 
 

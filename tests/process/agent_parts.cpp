@@ -25,8 +25,8 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 
-#include "agent/daemon/standby_pool.hpp"
 #include "agent/daemon/store_host.hpp"
+#include "agent/daemon/warm_start.hpp"
 #include "agent/helpers/preflight_command.hpp"
 #include "agent/notices/file_notice.hpp"
 #include "base/os/child.hpp"
@@ -153,18 +153,18 @@ TEST_CASE("standbys wait for a program on a file system that stalls, and the age
     options.limits.standby_after = Milliseconds(0);
     int keepers = 0;
     int settled = 0;
-    StandbyPool::Events events;
+    WarmStart::Events events;
     events.say = [](const std::string& /*line*/) {};
     events.start_keeper = [&]() -> Result<std::unique_ptr<KeeperHandle>> {
         ++keepers;
         return Error{ErrorCode::NotFound, "none is needed here"};
     };
-    events.awaits_first_step = [&] {
+    events.moments = [&] {
         ++settled;
-        return false;
+        return std::vector<WorkerMoments>();
     };
-    StandbyPool pool(io, options, {.program = "program", .learns = true}, std::move(events));
-    const UniqueFd worker = pool.imports_pipe(LocalRank(0));
+    WarmStart warm(io, options, {.program = "program", .learns = true}, std::move(events));
+    const UniqueFd worker = warm.imports_pipe(LocalRank(0));
     looks_at_it = 0;
     {
         // A worker has told that its program waits: is it that file?
@@ -175,14 +175,14 @@ TEST_CASE("standbys wait for a program on a file system that stalls, and the age
         REQUIRE(::write(worker.get(), told.data(), told.size()) ==
                 static_cast<ssize_t>(told.size()));
         run_until(io, [&] { return is_empty(worker); });
-        REQUIRE(settled == 1);  // The pool settles again once it has the answer.
+        REQUIRE(settled == 1);  // It settles again once it has the answer.
         stalled.answer();
         run_until(io, [&] { return settled == 2; });
     }
     {
         // A standby is due: is it still that file?
         StalledFile stalled(path);
-        pool.begin();
+        warm.begin();
         REQUIRE(keepers == 0);
         stalled.answer();
         run_until(io, [&] { return keepers == 1; });

@@ -17,7 +17,7 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "agent/process/timed_program.hpp"
+#include "base/os/helper.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/old_kernel.hpp"
 
@@ -240,12 +240,12 @@ TEST_CASE("a timed program on an old kernel ends by itself, or when its time is 
         boost::asio::io_context io(1);
         int ends = 0;
         std::optional<siginfo_t> seen;
-        agent::TimedProgram program(io, {.on_child = [](int) {},
-                                         .on_end =
-                                             [&](const std::optional<siginfo_t>& end) {
-                                                 ++ends;
-                                                 seen = end;
-                                             }});
+        Helper program(io, {.on_child = [](int) {},
+                            .on_end =
+                                [&](const std::optional<siginfo_t>& end) {
+                                    ++ends;
+                                    seen = end;
+                                }});
         ProgramSpec spec;
         spec.command = {"/bin/sh", "-c", "exit 5"};
         bool is_right = program.start(spec, Milliseconds(60000)).has_value();

@@ -1,17 +1,21 @@
-// Files that ddpctl reads and writes: logs that have been rotated, the bundle of a report, paths
-// that cannot be looked at.
+// Files that ddpctl reads and writes: the newest run, logs that have been rotated, the bundle of a
+// report, paths that cannot be looked at.
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "agent/output/run_folder.hpp"
 #include "launcher/ctl/bundle.hpp"
 #include "launcher/ctl/local_runs.hpp"
+#include "launcher/ctl/log_folder.hpp"
 #include "launcher/ctl/log_reader.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
@@ -67,12 +71,47 @@ private:
     bool is_possible_;
 };
 
+/// A run whose workers were started last at `restarted`, seconds of Unix time.
+void make_run(const std::string& path, std::int64_t started, time_t restarted) {
+    const ddprun::agent::RunNote note{.program = "train.py", .job = "job", .hostname = "here"};
+    ddprun::agent::RunFolder run(path, note);
+    REQUIRE(run.begin(ddprun::Milliseconds(started * 1000)).has_value());
+    fs::create_directory(path + "/by-rank");
+    const timespec time{.tv_sec = restarted, .tv_nsec = 0};
+    const timespec times[] = {time, time};
+    REQUIRE(::utimensat(AT_FDCWD, (path + "/by-rank").c_str(), times, 0) == 0);
+}
+
 bool is_refused(const std::string& path) {
     struct stat status {};
     return ::stat(path.c_str(), &status) != 0 && errno == EACCES;
 }
 
 }  // namespace
+
+TEST_CASE("the run that began last is the newest, though an older one restarted after it") {
+    const TempDir dir;
+    make_run(dir / "job_00000001", 1000, 9000);
+    make_run(dir / "job_00000002", 2000, 2000);
+    make_run(dir / "other_00000003", 500, 9500);
+    REQUIRE(ddprun::agent::runs_in(dir.path()).front().name == "job_00000002");
+    CHECK(find_newest_run(dir.path(), "").value() == dir / "job_00000002");
+    CHECK(find_newest_run(dir.path(), "other").value() == dir / "other_00000003");
+    CHECK_FALSE(find_newest_run(dir.path(), "none").has_value());
+}
+
+TEST_CASE("logs are those of the newest run that has some, whosever it is") {
+    const TempDir dir;
+    make_run(dir / "job_00000001", 1000, 1000);
+    fs::create_directory(dir / "job_00000002");
+    write(dir / "job_00000002/run.json", R"({"program": "train.py", "started_ms": 2000000})");
+    REQUIRE(ddprun::agent::runs_in(dir.path()).front().name == "job_00000002");
+    CHECK(find_newest_run(dir.path(), "").value() == dir / "job_00000001");
+    if (::geteuid() == 0) {
+        REQUIRE(::chown((dir / "job_00000001").c_str(), kNobody, kNobody) == 0);
+        CHECK(find_newest_run(dir.path(), "").value() == dir / "job_00000001");
+    }
+}
 
 TEST_CASE("the last lines of a log are in its full files where the newest has too few") {
     const TempDir dir;

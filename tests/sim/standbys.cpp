@@ -117,10 +117,8 @@ std::vector<LocalRank> FakeStandbys::ready() const {
 }
 
 void FakeStandbys::settle() {
-    agent::StandbyEffects effects;
-    slots_.see_steps(is_first_step_awaited_);
-    slots_.settle(shell_.now(), effects);
-    for (const agent::StandbyEffect& effect : effects) {
+    const agent::NodeSeen node{.is_first_step_awaited = is_first_step_awaited_};
+    for (const agent::StandbyEffect& effect : slots_.settle(shell_.now(), node)) {
         std::visit([this](const auto& one) { carry_out(one); }, effect);
     }
     arm();

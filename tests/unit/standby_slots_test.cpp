@@ -22,10 +22,8 @@ struct TwoSlots {
         : slots({}, 2, {.modules = std::move(modules), .trial = kTrial}) {}
 
     std::vector<std::string> settle() {
-        StandbyEffects effects;
-        slots.settle(now, effects);
         std::vector<std::string> words;
-        for (const StandbyEffect& effect : effects) {
+        for (const StandbyEffect& effect : slots.settle(now, node)) {
             if (std::holds_alternative<TryStandby>(effect)) {
                 words.emplace_back("try");
             } else if (const auto* prepare = std::get_if<PrepareStandby>(&effect)) {
@@ -74,6 +72,7 @@ struct TwoSlots {
     static inline const LocalRank kFirst{0};
     static inline const LocalRank kSecond{1};
     Instant now{};
+    NodeSeen node;
     std::set<std::string> told;  ///< of the last that was prepared, as are the next
     std::vector<std::string> imports;
     StandbySlots slots;
@@ -388,7 +387,7 @@ TEST_CASE("names are learned until a message to a standby is full") {
 TEST_CASE("standbys are prepared while memory has room for them, where that is asked for") {
     TwoSlots two;
     two.slots = StandbySlots({}, 2, {.modules = {"torch"}, .needs_room = true, .trial = kTrial});
-    two.slots.see_memory(MemoryRoom{4000 * kMebibyte, 1100 * kMebibyte});
+    two.node.room = MemoryRoom{4000 * kMebibyte, 1100 * kMebibyte};
     two.slots.begin(two.now);
     two.pass();
     REQUIRE(two.settle() == Decisions{"try"});
@@ -398,7 +397,7 @@ TEST_CASE("standbys are prepared while memory has room for them, where that is a
     two.pass_rehearsal();
     CHECK(two.settle() == Decisions{"prepare 0 of 1"});
     two.slots.is_ready(TwoSlots::kFirst, 290 * kMebibyte);
-    two.slots.see_memory(MemoryRoom{4000 * kMebibyte, 680 * kMebibyte});
+    two.node.room = MemoryRoom{4000 * kMebibyte, 680 * kMebibyte};
     CHECK(two.settle() ==
           Decisions{"--warm: local rank 1 has no standby: one takes about 290 MiB, and 680 of 4000 "
                     "MiB are free, of which 10 % are to stay so; --warm on prepares them even so"});
@@ -408,7 +407,7 @@ TEST_CASE("standbys are prepared while memory has room for them, where that is a
     CHECK(two.settle().empty());  // It has been said.
     two.slots.begin(two.now);
     two.pass();
-    two.slots.see_memory(MemoryRoom{4000 * kMebibyte, 700 * kMebibyte});
+    two.node.room = MemoryRoom{4000 * kMebibyte, 700 * kMebibyte};
     CHECK(two.settle() == Decisions{"prepare 1 of 1"});
 }
 
@@ -465,18 +464,18 @@ TEST_CASE("a rehearsal ends before a module that is unfit, which is named once")
 TEST_CASE("standbys wait for the first step of workers that tell their steps, not for ever") {
     TwoSlots two;
     two.slots.begin(two.now);
-    two.slots.see_steps(true);
+    two.node.is_first_step_awaited = true;
     two.pass();
     CHECK(two.settle().empty());
     CHECK(two.slots.next_deadline() == two.now + Limits{}.standby_after);
     two.pass();
-    two.slots.see_steps(false);
+    two.node.is_first_step_awaited = false;
     CHECK(two.settle() == Decisions{"try"});
     two.slots.has_ended(TwoSlots::kFirst);
 
     TwoSlots other;
     other.slots.begin(other.now);
-    other.slots.see_steps(true);
+    other.node.is_first_step_awaited = true;
     const Instant end = other.now + Limits{}.standby_first_step_max;
     while (other.now < end) {
         CHECK(other.settle().empty());

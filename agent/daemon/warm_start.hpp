@@ -13,9 +13,13 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 
+#include "agent/contract/effects.hpp"
+#include "agent/contract/inputs.hpp"
 #include "agent/daemon/keeper_handle.hpp"
 #include "agent/daemon/memory_watch.hpp"
+#include "agent/helpers/checkpoint_reader.hpp"
 #include "agent/output/worker_output.hpp"
+#include "agent/warm/read_ahead_moment.hpp"
 #include "agent/warm/standby_slots.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "base/os/file_look.hpp"
@@ -24,51 +28,57 @@
 
 namespace ddprun::agent {
 
-/// The standbys of this node, the keeper that holds them, and the workers that they are becoming.
-/// Carries out what StandbySlots decides: starts standbys, tells them what to import, and when a
-/// generation starts tells them their places. What it says to them and they to it is in
-/// worker_runtime/python/README.md. Owned and called by the agent's thread; outlives the loop's
-/// run.
-class StandbyPool {
+/// Makes the next start of this node's workers a warm one. Owns the standbys, the keeper that holds
+/// them, the workers that they are becoming, and the program that reads the newest checkpoint
+/// ahead. Carries out what StandbySlots decides: starts standbys, tells them what to import, and
+/// when a generation starts tells them their places. What it says to them and they to it is in
+/// worker_runtime/python/README.md. Without --warm no standby is prepared, and every worker starts
+/// cold. Owned and called by the agent's thread; outlives the loop's run.
+class WarmStart {
 public:
     struct Events {
         std::function<void(const std::string& line)> say;
         /// The keeper for the first standby, which holds no generation. A failure says why there
         /// is none.
         std::function<Result<std::unique_ptr<KeeperHandle>>()> start_keeper;
-        /// Streams like those of this slot's worker.
-        std::function<Result<StandIn>(LocalRank)> open_stand_in;
-        /// Some worker of this node that tells its steps has not told the first.
-        std::function<bool()> awaits_first_step;
+        /// A child of this process that is no worker's was started.
+        std::function<void(int pid)> on_child;
+        /// Streams like those of this slot's worker in the last generation here, or of the first.
+        std::function<Result<StandIn>(LocalRank, Rank, int world_size)> open_stand_in;
+        /// Of this node's workers, and the checkpoints that they have told; empty: none lives.
+        std::function<std::vector<WorkerMoments>()> moments;
+        std::function<std::vector<std::string>()> checkpoints;
         /// This worker goes on into its program.
         std::function<void(LocalRank, int pid)> on_gone;
         /// Its standby, of the keeper that was handed over, must end: it did not go on.
         std::function<void(LocalRank)> on_hung;
     };
 
-    StandbyPool(boost::asio::io_context& io, const SupervisorOptions& options, WarmOptions warm,
-                Events events);
-    StandbyPool(const StandbyPool&) = delete;
-    StandbyPool& operator=(const StandbyPool&) = delete;
+    WarmStart(boost::asio::io_context& io, const SupervisorOptions& options, WarmOptions warm,
+              Events events);
+    WarmStart(const WarmStart&) = delete;
+    WarmStart& operator=(const WarmStart&) = delete;
 
     /// Whether `keeper` is the one whose standbys are not workers yet.
     [[nodiscard]] bool holds(const KeeperHandle& keeper) const { return &keeper == keeper_.get(); }
     /// As KeeperHandle.
     void exclude(int pid);
 
+    /// `effects` are what the Supervisor answered to `input`; they are not carried out yet.
+    /// `is_ending`: the agent goes, and no worker starts here any more. Prepares standbys while
+    /// workers run, and none while they are being stopped; has the checkpoint read ahead once they
+    /// are.
+    void observe(const Input& input, const Effects& effects, bool is_ending);
+
     /// As StandbySlots.
     void begin();
-    void pause();
-
-    /// Those that wait look whether what they have imported is still what is there, so that this
-    /// takes no time once they have their places.
-    void check();
 
     /// What the cold worker of this slot is to have for telling what it imports; not open: nothing.
     [[nodiscard]] UniqueFd imports_pipe(LocalRank local_rank);
 
     /// These workers start: which of them have a standby. If any has, the standbys' keeper and
-    /// `keeper`, which holds nobody, change places, and leave() follows for each of them.
+    /// `keeper`, which holds nobody, change places, and leave() follows for each of them. The next
+    /// standbys are prepared from now on.
     [[nodiscard]] std::set<LocalRank> take(const std::vector<WorkerSpec>& workers,
                                            std::unique_ptr<KeeperHandle>& keeper);
 
@@ -82,16 +92,15 @@ public:
     /// none that leaves, or it has gone on, which on_gone told.
     [[nodiscard]] std::optional<OutputPipes> take_back(LocalRank local_rank);
 
-    /// The keeper of the generation that starts was lost.
-    void leaving_are_lost();
-
     /// The standbys' keeper has told that the standby of `slot` has ended.
     void has_ended(LocalRank slot);
     /// The standbys' keeper was lost, and all that it held.
     void are_lost();
+    /// The standbys' keeper does not come to an end of `rest`.
+    void cannot_be_emptied(const std::string& rest);
 
-    /// Ends them. `done` is called once they are gone, or at once if nobody is there, or when they
-    /// are not gone after Limits::unkillable_after.
+    /// Ends them, and what is read ahead. `done` is called once they are gone, or at once if nobody
+    /// is there, or when they are not gone after Limits::unkillable_after.
     void stop(std::function<void()> done);
 
 private:
@@ -116,6 +125,9 @@ private:
         int pid = 0;
     };
 
+    void pause();
+    void check();
+    void observe(const Effect& effect, bool is_ending);
     void settle();
     void carry_out(const TryStandby& effect);
     void carry_out(const PrepareStandby& effect);
@@ -160,7 +172,11 @@ private:
     bool is_look_old_ = false;                       ///< more was asked since that look began
     std::string told_program_;                       ///< has told that it can wait; empty: none
     std::map<LocalRank, PrepareStandby> unchecked_;  ///< those that are to be started then
-    MemoryWatch memory_watch_;
+    std::optional<MemoryWatch> memory_watch_;        ///< none: no standby is ever prepared
+    Rank base_rank_;  ///< of the last generation here, as is the next
+    int world_size_ = 1;
+    ReadAheadMoment read_ahead_;
+    CheckpointReader checkpoint_;
 };
 
 }  // namespace ddprun::agent

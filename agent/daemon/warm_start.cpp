@@ -1,10 +1,11 @@
-#include "agent/daemon/standby_pool.hpp"
+#include "agent/daemon/warm_start.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -115,8 +116,8 @@ std::string place_of(const WorkerSpec& worker, const std::string& page) {
 
 }  // namespace
 
-StandbyPool::StandbyPool(boost::asio::io_context& io, const SupervisorOptions& options,
-                         WarmOptions warm, Events events)
+WarmStart::WarmStart(boost::asio::io_context& io, const SupervisorOptions& options,
+                     WarmOptions warm, Events events)
     : io_(io),
       limits_(options.limits),
       warm_(warm),
@@ -132,23 +133,63 @@ StandbyPool::StandbyPool(boost::asio::io_context& io, const SupervisorOptions& o
                      }),
       stop_timer_(io, [this] { finish_stop(); }),
       program_look_(io),
-      memory_watch_(io, options.limits, [this] {
-          slots_.memory_is_short();
-          settle();
-      }) {}
+      checkpoint_(io, {.say = events_.say, .on_child = events_.on_child}) {
+    if (!slots_.is_off()) {
+        memory_watch_.emplace(io, options.limits, [this] {
+            slots_.memory_is_short();
+            settle();
+        });
+    }
+}
 
-void StandbyPool::begin() {
+void WarmStart::observe(const Input& input, const Effects& effects, bool is_ending) {
+    if (const auto* from = std::get_if<FromRendezvous>(&input)) {
+        if (std::holds_alternative<rdzv::Waiting>(from->message)) {
+            check();  // What this node waits for has changed: it may start soon.
+        }
+    } else if (const auto* emptied = std::get_if<Emptied>(&input)) {
+        if (emptied->generation != kPrepareGeneration) {
+            begin();
+        }
+    } else if (std::holds_alternative<KeeperLost>(input)) {
+        leaving_.clear();
+        leaving_timer_.set(std::nullopt);
+    }
+    for (const Effect& effect : effects) {
+        observe(effect, is_ending);
+    }
+}
+
+void WarmStart::observe(const Effect& effect, bool is_ending) {
+    if (const auto* start = std::get_if<StartWorkers>(&effect)) {
+        base_rank_ = start->base_rank;
+        world_size_ = start->world_size;
+        check();
+    }
+    const auto* signal = std::get_if<SignalWorkers>(&effect);
+    if ((signal != nullptr && signal->generation != kPrepareGeneration) ||
+        std::holds_alternative<EmptyGeneration>(effect)) {
+        pause();
+    }
+    if (read_ahead_.of(effect, is_ending)) {
+        checkpoint_.read_soon(events_.checkpoints());
+    }
+}
+
+void WarmStart::begin() {
     slots_.begin(clock_now());
     settle();
 }
 
-void StandbyPool::pause() {
+void WarmStart::pause() {
     slots_.pause();
     timer_.set(slots_.next_deadline());
     check();
 }
 
-void StandbyPool::check() {
+/// Those that wait look whether what they have imported is still what is there, so that this takes
+/// no time once they have their places.
+void WarmStart::check() {
     for (auto& [slot, standby] : standbys_) {
         if (slots_.is_waiting(slot)) {
             (void)send_to(standby.socket.native_handle(),
@@ -158,7 +199,7 @@ void StandbyPool::check() {
 }
 
 /// All workers of a program that waits by itself do, so that one of them tells it.
-UniqueFd StandbyPool::imports_pipe(LocalRank local_rank) {
+UniqueFd WarmStart::imports_pipe(LocalRank local_rank) {
     std::array<int, 2> ends{};
     if ((!warm_.program.empty() && local_rank != LocalRank(0)) || !slots_.learns() ||
         pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
@@ -177,7 +218,7 @@ UniqueFd StandbyPool::imports_pipe(LocalRank local_rank) {
 }
 
 /// The keeper holds the other end for as long as its generation lives.
-void StandbyPool::hear_imports(LocalRank local_rank) {
+void WarmStart::hear_imports(LocalRank local_rank) {
     boost::asio::posix::stream_descriptor& pipe = imports_.at(local_rank).pipe;
     pipe.async_wait(boost::asio::posix::descriptor_base::wait_read,
                     [this, local_rank](const boost::system::error_code& error) {
@@ -196,7 +237,7 @@ void StandbyPool::hear_imports(LocalRank local_rank) {
                     });
 }
 
-void StandbyPool::learn(LocalRank local_rank, std::string_view bytes) {
+void WarmStart::learn(LocalRank local_rank, std::string_view bytes) {
     std::vector<std::string> lines;
     std::string& unfinished = imports_.at(local_rank).unfinished;
     for (const char c : bytes) {
@@ -217,13 +258,13 @@ void StandbyPool::learn(LocalRank local_rank, std::string_view bytes) {
 
 /// A script that has started the program is another file, and must not be started as a standby: it
 /// would do what it does without a place.
-void StandbyPool::hear_waits(const std::string& identity) {
+void WarmStart::hear_waits(const std::string& identity) {
     told_program_ = identity;
     look_at_program();
 }
 
 /// Which file a worker's program is now.
-void StandbyPool::look_at_program() {
+void WarmStart::look_at_program() {
     is_look_old_ = program_look_.is_asked();
     if (!is_look_old_) {
         program_look_.ask<std::string>(
@@ -238,7 +279,7 @@ void StandbyPool::look_at_program() {
     }
 }
 
-void StandbyPool::take_program(const std::string& identity) {
+void WarmStart::take_program(const std::string& identity) {
     if (!told_program_.empty() && std::exchange(told_program_, {}) == identity) {
         waiting_program_ = identity;
         slots_.can_wait(clock_now());
@@ -253,24 +294,26 @@ void StandbyPool::take_program(const std::string& identity) {
     settle();
 }
 
-void StandbyPool::settle() {
-    StandbyEffects effects;
+void WarmStart::settle() {
+    const std::vector<WorkerMoments> moments = events_.moments();
+    NodeSeen node;
     if (warm_.needs_room) {
-        slots_.see_memory(read_memory_room());
+        node.room = read_memory_room();
     }
-    slots_.see_steps(events_.awaits_first_step());
-    slots_.settle(clock_now(), effects);
-    for (const StandbyEffect& effect : effects) {
+    node.is_first_step_awaited =
+        std::any_of(moments.begin(), moments.end(),
+                    [](const WorkerMoments& worker) { return worker.main && !worker.first_step; });
+    for (const StandbyEffect& effect : slots_.settle(clock_now(), node)) {
         std::visit([this](const auto& one) { carry_out(one); }, effect);
     }
     timer_.set(slots_.next_deadline());
 }
 
-void StandbyPool::carry_out(const TryStandby& /*effect*/) {
+void WarmStart::carry_out(const TryStandby& /*effect*/) {
     start(LocalRank(0), warm_.trial, {});
 }
 
-void StandbyPool::carry_out(const PrepareStandby& effect) {
+void WarmStart::carry_out(const PrepareStandby& effect) {
     if (warm_.program.empty()) {
         prepare(effect);
     } else {
@@ -279,12 +322,12 @@ void StandbyPool::carry_out(const PrepareStandby& effect) {
     }
 }
 
-void StandbyPool::prepare(const PrepareStandby& effect) {
+void WarmStart::prepare(const PrepareStandby& effect) {
     const auto slot = static_cast<std::size_t>(effect.slot.value());
     start(effect.slot, specs_.at(slot).command, order_of(effect, warm_.keep_file));
 }
 
-void StandbyPool::carry_out(const DiscardStandby& effect) {
+void WarmStart::carry_out(const DiscardStandby& effect) {
     if (unchecked_.erase(effect.slot) > 0) {
         boost::asio::post(io_, [this, slot = effect.slot] { has_ended(slot); });
     } else {
@@ -292,12 +335,11 @@ void StandbyPool::carry_out(const DiscardStandby& effect) {
     }
 }
 
-void StandbyPool::kill(LocalRank slot) {
+void WarmStart::kill(LocalRank slot) {
     keeper_->signal_workers(kStandbyGeneration, {slot}, SIGKILL);
 }
 
-void StandbyPool::start(LocalRank slot, const std::vector<std::string>& command,
-                        std::string order) {
+void WarmStart::start(LocalRank slot, const std::vector<std::string>& command, std::string order) {
     if (!keeper_) {
         Result<std::unique_ptr<KeeperHandle>> keeper = events_.start_keeper();
         if (!keeper) {
@@ -314,8 +356,8 @@ void StandbyPool::start(LocalRank slot, const std::vector<std::string>& command,
     }
 }
 
-bool StandbyPool::start_in_keeper(LocalRank slot, const std::vector<std::string>& command,
-                                  std::string order) {
+bool WarmStart::start_in_keeper(LocalRank slot, const std::vector<std::string>& command,
+                                std::string order) {
     std::array<int, 2> ends{};
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
         return false;
@@ -323,7 +365,8 @@ bool StandbyPool::start_in_keeper(LocalRank slot, const std::vector<std::string>
     UniqueFd ours(ends[0]);
     UniqueFd theirs(ends[1]);
     boost::asio::posix::stream_descriptor socket(io_);
-    Result<StandIn> stand_in = events_.open_stand_in(slot);
+    Result<StandIn> stand_in =
+        events_.open_stand_in(slot, Rank(base_rank_.value() + slot.value()), world_size_);
     if (!stand_in || !give_to_loop(socket, std::move(ours))) {
         return false;
     }
@@ -345,7 +388,7 @@ bool StandbyPool::start_in_keeper(LocalRank slot, const std::vector<std::string>
     return true;
 }
 
-void StandbyPool::listen(LocalRank slot, Standby& standby) {
+void WarmStart::listen(LocalRank slot, Standby& standby) {
     standby.socket.async_wait(
         boost::asio::posix::descriptor_base::wait_read,
         [this, slot, number = standby.number](const boost::system::error_code& error) {
@@ -364,7 +407,7 @@ void StandbyPool::listen(LocalRank slot, Standby& standby) {
 }
 
 /// An end of the connection is no news: the keeper tells of its end.
-void StandbyPool::read_standby(LocalRank slot) {
+void WarmStart::read_standby(LocalRank slot) {
     Standby& standby = standbys_.at(slot);
     const std::string message =
         receive(standby.socket.native_handle(), limits_.standby_message_bytes_max);
@@ -379,7 +422,7 @@ void StandbyPool::read_standby(LocalRank slot) {
     settle();
 }
 
-void StandbyPool::hear(LocalRank slot, std::string_view message) {
+void WarmStart::hear(LocalRank slot, std::string_view message) {
     Standby& standby = standbys_.at(slot);
     const std::vector<std::string> fields = fields_of(message);
     if (fields[0] == standby_word::kHere) {
@@ -410,7 +453,7 @@ void StandbyPool::hear(LocalRank slot, std::string_view message) {
 }
 
 /// What it wrote would be lost: a cold worker writes it each time.
-void StandbyPool::judge_written(LocalRank slot, const Standby& standby) {
+void WarmStart::judge_written(LocalRank slot, const Standby& standby) {
     for (const auto& [file, name] :
          {std::pair{&standby.stand_in.out, "stdout"}, std::pair{&standby.stand_in.err, "stderr"}}) {
         if (!standby.importing.empty() && has_input(*file)) {
@@ -421,7 +464,7 @@ void StandbyPool::judge_written(LocalRank slot, const Standby& standby) {
     }
 }
 
-void StandbyPool::has_ended(LocalRank slot) {
+void WarmStart::has_ended(LocalRank slot) {
     const auto found = standbys_.find(slot);
     if (found != standbys_.end() && found->second.socket.is_open()) {
         // Its last words may not have been read.
@@ -437,15 +480,23 @@ void StandbyPool::has_ended(LocalRank slot) {
     settle();
 }
 
-void StandbyPool::are_lost() {
+void WarmStart::are_lost() {
     standbys_.clear();
     unchecked_.clear();
     slots_.are_lost();
     settle();
 }
 
-std::set<LocalRank> StandbyPool::take(const std::vector<WorkerSpec>& workers,
-                                      std::unique_ptr<KeeperHandle>& keeper) {
+void WarmStart::cannot_be_emptied(const std::string& rest) {
+    // No worker of a generation: it is nothing that anybody waits for.
+    events_.say(fmt::format("--warm: {}: it was a standby", rest));
+    are_lost();
+    pause();
+}
+
+std::set<LocalRank> WarmStart::take(const std::vector<WorkerSpec>& workers,
+                                    std::unique_ptr<KeeperHandle>& keeper) {
+    checkpoint_.read_now();
     std::string cold;
     for (const WorkerSpec& worker : workers) {
         const std::string why = slots_.why_not(worker.local_rank);
@@ -475,6 +526,7 @@ std::set<LocalRank> StandbyPool::take(const std::vector<WorkerSpec>& workers,
         }
     }
     if (ready.empty()) {
+        begin();
         return taken;
     }
     unchecked_.clear();
@@ -491,17 +543,17 @@ std::set<LocalRank> StandbyPool::take(const std::vector<WorkerSpec>& workers,
     } else {
         std::swap(keeper, keeper_);
     }
-    timer_.set(slots_.next_deadline());
+    begin();
     return taken;
 }
 
-void StandbyPool::leave(const WorkerSpec& worker, OutputPipes pipes) {
+void WarmStart::leave(const WorkerSpec& worker, OutputPipes pipes) {
     Leaving& leaving = leaving_.at(worker.local_rank);
     leaving.worker = worker;
     leaving.pipes = std::move(pipes);
 }
 
-void StandbyPool::tell_place(LocalRank local_rank, int pid, const std::string& page) {
+void WarmStart::tell_place(LocalRank local_rank, int pid, const std::string& page) {
     const auto found = leaving_.find(local_rank);
     if (found == leaving_.end()) {
         return;
@@ -521,7 +573,7 @@ void StandbyPool::tell_place(LocalRank local_rank, int pid, const std::string& p
     leaving_timer_.set(clock_now() + limits_.standby_go_timeout);
 }
 
-void StandbyPool::read_leaving(LocalRank slot) {
+void WarmStart::read_leaving(LocalRank slot) {
     Leaving& leaving = leaving_.at(slot);
     const std::string message =
         receive(leaving.standby.socket.native_handle(), limits_.standby_message_bytes_max);
@@ -539,7 +591,7 @@ void StandbyPool::read_leaving(LocalRank slot) {
     }
 }
 
-std::optional<OutputPipes> StandbyPool::take_back(LocalRank local_rank) {
+std::optional<OutputPipes> WarmStart::take_back(LocalRank local_rank) {
     if (leaving_.contains(local_rank)) {
         read_leaving(local_rank);
     }
@@ -552,18 +604,14 @@ std::optional<OutputPipes> StandbyPool::take_back(LocalRank local_rank) {
     return pipes;
 }
 
-void StandbyPool::leaving_are_lost() {
-    leaving_.clear();
-    leaving_timer_.set(std::nullopt);
-}
-
-void StandbyPool::exclude(int pid) {
+void WarmStart::exclude(int pid) {
     if (keeper_) {
         keeper_->exclude(pid);
     }
 }
 
-void StandbyPool::stop(std::function<void()> done) {
+void WarmStart::stop(std::function<void()> done) {
+    checkpoint_.cancel();
     if (!keeper_) {
         done();
         return;
@@ -573,7 +621,7 @@ void StandbyPool::stop(std::function<void()> done) {
     keeper_->stop([this] { finish_stop(); });
 }
 
-void StandbyPool::finish_stop() {
+void WarmStart::finish_stop() {
     stop_timer_.set(std::nullopt);
     if (const std::function<void()> done = std::exchange(on_stopped_, {})) {
         done();
