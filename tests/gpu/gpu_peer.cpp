@@ -235,6 +235,13 @@ int wait_in_all(Worker& worker, const Arguments& arguments) {
     return 0;
 }
 
+/// lose_in_part … TIMEOUT JOIN_TIMEOUT WHO
+int lose_in_part(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = join(worker, arguments);
+    ddprun::test::lose_in_part(arguments.at(4), group);
+    return 0;
+}
+
 /// The number that a function of a loaded library gives as the library's version; 0 without it.
 int version_by(const char* function) {
     int version = 0;
@@ -283,8 +290,15 @@ int main(int argc, char** argv) {
     const std::map<std::string, std::function<int()>> services = {{"gpus", tell_gpus},
                                                                   {"stores", serve_stores}};
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
-        {"hold", hold},   {"lose", lose},   {"lose_in", lose_in}, {"save_sum", save_sum},
-        {"start", start}, {"train", train}, {"wait", wait},       {"wait_in_all", wait_in_all},
+        {"hold", hold},
+        {"lose", lose},
+        {"lose_in", lose_in},
+        {"lose_in_part", lose_in_part},
+        {"save_sum", save_sum},
+        {"start", start},
+        {"train", train},
+        {"wait", wait},
+        {"wait_in_all", wait_in_all},
         {"walk", walk}};
     torch::set_num_threads(1);
     try {

@@ -314,6 +314,39 @@ class RuntimeOnGpu(unittest.TestCase):
                               ranks.text(1), re.MULTILINE)
             self.assertEqual(len(told), 12, ranks.text(1))
 
+    def lose_in_part(self, timeout_ms, who, of_rank=None):
+        """Three ranks, with a sub-group of ranks 0 and 2."""
+        if not options.fake_gpu:
+            needs(3)
+        ranks = start(3, peer("lose_in_part", "nccl", "own", str(timeout_ms), "60000", who),
+                      {**LAGGING, "DDPRUN_FAKE_GPU_COUNT": 3}, of_rank)
+        self.addCleanup(ranks.__exit__)
+        for rank in range(3):
+            ranks.await_line(rank, "^begins$")
+        return ranks
+
+    def test_a_member_killed_in_a_collective_of_its_sub_group_is_named(self):
+        needs_fake()
+        ranks = self.lose_in_part(600_000, "all", {2: {FAULT: "die@0"}})
+        ended = r"the connection to rank {} at 127\.0\.0\.1:\d+ has ended"
+        # The rank's number in the sub-group.
+        ranks.await_line(0, "^part: .* on rank 0 of 2: " + ended.format(1))
+        for rank in range(2):
+            ranks.tell(rank)
+            ranks.await_line(rank, f"^whole: .* on rank {rank} of 3: " + ended.format(2))
+            self.assertEqual(ranks.processes[rank].wait(DEADLINE), 0, ranks.text(rank))
+
+    def test_the_time_out_of_a_sub_group_leaves_its_group_whole(self):
+        needs(2)
+        ranks = self.lose_in_part(5000, "one")
+        ranks.await_line(0, "^part: .* on rank 0 of 2: .* is not done after 5000 ms: "
+                            "rank 1 has not begun it")
+        for rank in range(3):
+            ranks.tell(rank)
+        self.require_exits(ranks, 0)
+        for rank in range(3):
+            ranks.await_line(rank, "^whole: a sum$")
+
     def train_digits(self, world, folder, epochs):
         return start(world, [os.path.join(options.build, "bin", "train_digits"), "--epochs",
                              str(epochs), "--checkpoint-dir", folder])

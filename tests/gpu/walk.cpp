@@ -534,4 +534,34 @@ void wait_in_all(ProcessGroup& group) {
     require_no_other_gpu(group.device(), "late operations");
 }
 
+void lose_in_part(const std::string& who, ProcessGroup& group) {
+    std::optional<ProcessGroup> part = must(group.subgroup({0, 2}));
+    const auto sum_over = [&](ProcessGroup& ranks) {
+        Tensor sum = torch::ones({kMany}, torch::device(group.device()));
+        checked(ranks.all_reduce(sum));
+        (void)sum[0].item<float>();
+        checked(ranks.check("reading the sum"));
+        return sum.eq(ranks.world_size()).all().item<bool>();
+    };
+    say("begins");
+    if (part && (group.rank() == 0 || who == "all")) {
+        try {
+            (void)sum_over(*part);
+            wrong("the sub-group has lost no rank");
+        } catch (const std::exception& failure) {
+            say(std::string("part: ") + failure.what());
+        }
+        require(part->check("again").error().code == ErrorCode::ConnectionLost,
+                "the kind of a sub-group's failure");
+    }
+    (void)std::getchar();
+    try {
+        require(sum_over(group), "the sum over all ranks");
+        say("whole: a sum");
+    } catch (const std::exception& failure) {
+        say(std::string("whole: ") + failure.what());
+    }
+    require_no_other_gpu(group.device(), "a lost sub-group");
+}
+
 }  // namespace ddprun::test

@@ -27,4 +27,9 @@ void save_sum(const Worker& worker, ProcessGroup& group, const std::string& fold
 /// and says the error of each.
 void wait_in_all(ProcessGroup& group);
 
+/// Has a collective fail on a sub-group of ranks 0 and 2 of three, and says the error. `who` calls
+/// it: `all` members, or rank 0 alone. Once the rank is told to, it sums up over the whole group,
+/// and says how that ended.
+void lose_in_part(const std::string& who, ProcessGroup& group);
+
 }  // namespace ddprun::test
