@@ -2,7 +2,10 @@
 
 #include <cuda.h>
 
+#include <cstddef>
+
 #include "tests/fake_gpu/machine/gpus.hpp"
+#include "tests/fake_gpu/machine/ledger.hpp"
 
 namespace {
 
@@ -35,8 +38,12 @@ CUresult cuDriverGetVersion(int* version) {
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* is_active) {
     *flags = 0;
-    *is_active = 1;
-    return has(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    if (!has(device)) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    const int gpu = fake_gpu::visible_gpus().at(static_cast<std::size_t>(device));
+    *is_active = fake_gpu::has_context(gpu) ? 1 : 0;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGetErrorString(CUresult /*error*/, const char** text) {

@@ -25,6 +25,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/torch.h>
 
+#include "tests/gpu/walk.hpp"
 #include "tests/support/rank.hpp"
 #include "worker_runtime/comm/backends.hpp"
 #include "worker_runtime/worker.hpp"
@@ -202,6 +203,45 @@ int lose(Worker& worker, const Arguments& arguments) {
     return 0;
 }
 
+/// walk … TIMEOUT JOIN_TIMEOUT FOLDER
+int walk(Worker& worker, const Arguments& arguments) {
+    ddprun::test::load_batches(worker);
+    ProcessGroup group = join(worker, arguments);
+    ddprun::test::walk(worker, group, arguments.at(4));
+    if (worker.stop_requested() || worker.stop_requested()) {
+        wrong("a stop that nobody has asked for");
+    }
+    return worker.finish();
+}
+
+/// lose_in … TIMEOUT JOIN_TIMEOUT WHAT
+int lose_in(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = join(worker, arguments);
+    ddprun::test::lose_in(arguments.at(4), worker, group);
+    return 0;
+}
+
+/// save_sum … TIMEOUT JOIN_TIMEOUT FOLDER
+int save_sum(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = join(worker, arguments);
+    ddprun::test::save_sum(worker, group, arguments.at(4));
+    return 0;
+}
+
+/// wait_in_all … TIMEOUT JOIN_TIMEOUT
+int wait_in_all(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = join(worker, arguments);
+    ddprun::test::wait_in_all(group);
+    return 0;
+}
+
+/// lose_in_part … TIMEOUT JOIN_TIMEOUT WHO
+int lose_in_part(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = join(worker, arguments);
+    ddprun::test::lose_in_part(arguments.at(4), group);
+    return 0;
+}
+
 /// The number that a function of a loaded library gives as the library's version; 0 without it.
 int version_by(const char* function) {
     int version = 0;
@@ -250,7 +290,16 @@ int main(int argc, char** argv) {
     const std::map<std::string, std::function<int()>> services = {{"gpus", tell_gpus},
                                                                   {"stores", serve_stores}};
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
-        {"hold", hold}, {"lose", lose}, {"start", start}, {"train", train}, {"wait", wait}};
+        {"hold", hold},
+        {"lose", lose},
+        {"lose_in", lose_in},
+        {"lose_in_part", lose_in_part},
+        {"save_sum", save_sum},
+        {"start", start},
+        {"train", train},
+        {"wait", wait},
+        {"wait_in_all", wait_in_all},
+        {"walk", walk}};
     torch::set_num_threads(1);
     try {
         if (const auto service = services.find(argv[1]); service != services.end()) {

@@ -148,6 +148,14 @@ class LossesOnGpu(unittest.TestCase):
                 f"; after {statistics.median(times):.0f} ms, {times[-1]:.0f} at most")
             self.require_last_checkpoint()
 
+    def test_a_checkpoint_of_gpus_goes_on_on_cpus(self):
+        if options.on == "cpu":
+            self.skipTest("needs 2 GPUs")
+        with self.training.start(3) as ranks:
+            self.assertEqual(ranks.wait(), [0, 0], ranks.text(0))
+        self.training.variables["CUDA_VISIBLE_DEVICES"] = ""
+        self.require_last_checkpoint()
+
     def require_last_checkpoint(self):
         with self.training.start(0) as ranks:  # no step more
             self.assertEqual(ranks.wait(), [0, 0], ranks.text(0))

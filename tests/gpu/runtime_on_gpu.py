@@ -24,6 +24,7 @@ from ranks import say
 
 DEADLINE = of_ranks.DEADLINE
 FAULT = "DDPRUN_FAKE_GPU_NCCL_FAULT"
+LAGGING = {"DDPRUN_FAKE_GPU_TASK_DELAY_US": 200, "DDPRUN_FAKE_GPU_POISON": 1}
 options = argparse.Namespace()
 
 
@@ -80,7 +81,7 @@ def needs(count):
 
 
 def needs_fake():
-    if not options.fake_gpu:
+    if not options.fake_gpu or options.on == "cpu":
         raise unittest.SkipTest("needs a fault of the fake GPU (--fake-gpu)")
 
 
@@ -143,7 +144,7 @@ class RuntimeOnGpu(unittest.TestCase):
 
     def test_two_ranks_on_one_gpu_train_over_gloo_like_one_process(self):
         variables = {"CUDA_VISIBLE_DEVICES": "0"} if gpu_count() else {}
-        with start(2, peer("train", "auto", "shared"), variables) as ranks:
+        with start(2, peer("train", "auto", "shared"), {**LAGGING, **variables}) as ranks:
             self.require_exits(ranks, 0)
             for rank in range(2):
                 self.assertRegex(ranks.text(rank), "over gloo")
@@ -152,7 +153,7 @@ class RuntimeOnGpu(unittest.TestCase):
 
     def test_ranks_on_a_gpu_each_train_over_nccl_like_one_process(self):
         needs(2)
-        with start(2, peer("train", "nccl", "own")) as ranks:
+        with start(2, peer("train", "nccl", "own"), LAGGING) as ranks:
             self.require_exits(ranks, 0)
             say("two ranks over NCCL beside one process, fp64: " +
                 ranks.await_line(0, "^largest difference .*$").group())
@@ -262,6 +263,89 @@ class RuntimeOnGpu(unittest.TestCase):
             self.assertEqual(ranks.processes[0].wait(DEADLINE), 3)
             self.assertRegex(self.refusal(ranks, 0).group(2),
                              "the connection to rank 1 at .* has ended")
+
+    def test_all_that_the_runtime_offers_gives_on_gpus_what_it_gives_on_cpus(self):
+        """The fake's streams lag behind their callers, and its freed memory holds NaNs."""
+        if gpu_count() == 1:
+            self.skipTest("needs 2 GPUs, or none")
+        with tempfile.TemporaryDirectory() as folder, \
+                start(2, peer("walk", "auto", "own", "60000", "60000", folder), LAGGING) as ranks:
+            self.require_exits(ranks, 0)
+
+    def test_a_peer_that_dies_in_a_call_is_named_and_its_result_is_not_used(self):
+        needs(2)
+        for what in ("build", "clip", "judge", "normalise", "scale"):
+            with self.subTest(what=what), \
+                    start(2, peer("lose_in", "nccl", "own", "600000", "60000", what),
+                          LAGGING) as ranks:
+                for rank in range(2):
+                    ranks.await_line(rank, "^begins$")
+                ranks.processes[0].kill()
+                said = ranks.await_line(1, "^(lost|wrong): .*$").group()
+                self.assertRegex(said, "^lost: .*the connection to rank 0 at .* has ended")
+                self.assertEqual(ranks.processes[1].wait(DEADLINE), 0, ranks.text(1))
+
+    def test_a_sum_that_a_dead_peer_takes_no_part_in_is_not_saved(self):
+        """The other rank has called all that save() consists of; its GPU has not."""
+        needs_fake()
+        with tempfile.TemporaryDirectory() as folder, \
+                start(2, peer("save_sum", "nccl", "own", "600000", "60000", folder), LAGGING,
+                      of_rank={1: {FAULT: "hang@0"}}) as ranks:
+            ranks.await_line(1, "^saved$")
+            ranks.processes[1].kill()
+            said = ranks.await_line(0, "^(lost: .*|saved)$").group()
+            self.assertRegex(said, "the connection to rank 1 at .* has ended")
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_a_rank_without_memory_for_a_result_ends_the_others_wait(self):
+        needs_fake()
+        with start(2, peer("lose_in", "nccl", "own", "600000", "60000", "gather_much"),
+                   of_rank={1: {"DDPRUN_FAKE_GPU_MEMORY_MIB": 380}}) as ranks:
+            self.require_exits(ranks, 0)
+            self.assertRegex(ranks.text(1), "lost: all_gather failed on rank 1 of 2: CUDA out of "
+                                            "memory.*the group is cut")
+            self.assertRegex(ranks.text(0), "lost: .*the connection to rank 1 at .* has ended")
+
+    def test_each_kind_of_operation_has_the_time_out_of_its_group(self):
+        needs(2)
+        with start(2, peer("wait_in_all", "nccl", "own", "5000", "60000"), LAGGING) as ranks:
+            self.assertEqual(ranks.processes[1].wait(DEADLINE), 0, ranks.text(1))
+            told = re.findall(r"^(\w+): .* is not done after 5000 ms: rank 0 has not begun it",
+                              ranks.text(1), re.MULTILINE)
+            self.assertEqual(len(told), 12, ranks.text(1))
+
+    def lose_in_part(self, timeout_ms, who, of_rank=None):
+        """Three ranks, with a sub-group of ranks 0 and 2."""
+        if not options.fake_gpu:
+            needs(3)
+        ranks = start(3, peer("lose_in_part", "nccl", "own", str(timeout_ms), "60000", who),
+                      {**LAGGING, "DDPRUN_FAKE_GPU_COUNT": 3}, of_rank)
+        self.addCleanup(ranks.__exit__)
+        for rank in range(3):
+            ranks.await_line(rank, "^begins$")
+        return ranks
+
+    def test_a_member_killed_in_a_collective_of_its_sub_group_is_named(self):
+        needs_fake()
+        ranks = self.lose_in_part(600_000, "all", {2: {FAULT: "die@0"}})
+        ended = r"the connection to rank {} at 127\.0\.0\.1:\d+ has ended"
+        # The rank's number in the sub-group.
+        ranks.await_line(0, "^part: .* on rank 0 of 2: " + ended.format(1))
+        for rank in range(2):
+            ranks.tell(rank)
+            ranks.await_line(rank, f"^whole: .* on rank {rank} of 3: " + ended.format(2))
+            self.assertEqual(ranks.processes[rank].wait(DEADLINE), 0, ranks.text(rank))
+
+    def test_the_time_out_of_a_sub_group_leaves_its_group_whole(self):
+        needs(2)
+        ranks = self.lose_in_part(5000, "one")
+        ranks.await_line(0, "^part: .* on rank 0 of 2: .* is not done after 5000 ms: "
+                            "rank 1 has not begun it")
+        for rank in range(3):
+            ranks.tell(rank)
+        self.require_exits(ranks, 0)
+        for rank in range(3):
+            ranks.await_line(rank, "^whole: a sum$")
 
     def train_digits(self, world, folder, epochs):
         return start(world, [os.path.join(options.build, "bin", "train_digits"), "--epochs",

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
@@ -118,6 +119,8 @@ private:
     std::set<c10d::Backend*> engines_;
 };
 
+/// c10d would abort communicators that its shutdown() has destroyed, and NCCL would use memory that
+/// it has freed. An abort comes after the shutdown when a rank is lost, and when the process exits.
 class EngineUntilExit final : public c10d::ProcessGroupNCCL {
 public:
     template <typename... Arguments>
@@ -128,6 +131,22 @@ public:
     ~EngineUntilExit() override { EnginesAtExit::all().remove(this); }
     EngineUntilExit(const EngineUntilExit&) = delete;
     EngineUntilExit& operator=(const EngineUntilExit&) = delete;
+
+    void abort() override {
+        if (!is_shut_down_) {
+            ProcessGroupNCCL::abort();
+        }
+    }
+
+    void shutdown() override {
+        if (!is_shut_down_) {
+            ProcessGroupNCCL::shutdown();
+            is_shut_down_ = true;
+        }
+    }
+
+private:
+    std::atomic<bool> is_shut_down_ = false;
 };
 
 }  // namespace

@@ -574,7 +574,14 @@ Result<void> ProcessGroup::recv(torch::Tensor& tensor, int from, int tag) {
 }
 
 Result<void> ProcessGroup::barrier() {
-    return collective("barrier", [&] { return state_->group->barrier({}); });
+    return collective("barrier", [&] {
+        c10d::BarrierOptions options;
+        if (!state_->at.is_gpu_shared) {
+            // Else c10d takes the current GPU of this thread: GPU 0 if another one has joined.
+            options.device = state_->device;
+        }
+        return state_->group->barrier(options);
+    });
 }
 
 Result<std::optional<ProcessGroup>> ProcessGroup::subgroup(const std::vector<int>& ranks) {

@@ -11,9 +11,10 @@ namespace ddprun {
 /// Scales gradients so that the norm over those of all ranks together is at most `max_norm`, for
 /// networks of which every rank has parameters of its own (model parallelism). `norm_type`: 2, 1,
 /// infinity. Every rank calls it, one without gradients too. The norm before, a float64 on the
-/// group's device. Where all ranks have the same gradients, as after a DistributedDataParallel's
-/// backward, torch::nn::utils::clip_grad_norm_ is the right one: here they would count once for
-/// each rank.
+/// group's device. On GPUs it waits for the norm: an error leaves the gradients as they were, and
+/// without one no rank was lost before they had been computed. Where all ranks have the same
+/// gradients, as after a DistributedDataParallel's backward, torch::nn::utils::clip_grad_norm_ is
+/// the right one: here they would count once for each rank.
 [[nodiscard]] Result<torch::Tensor> clip_grad_norm(ProcessGroup& group,
                                                    const std::vector<torch::Tensor>& parameters,
                                                    double max_norm, double norm_type = 2.0);

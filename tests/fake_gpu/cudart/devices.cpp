@@ -122,6 +122,7 @@ cudaError_t cudaSetDevice(int device) {
     }
     fake_gpu::load_operators();
     fake_gpu::current = device;
+    fake_gpu::make_context(fake_gpu::gpu_of(device));
     return fake_gpu::unless_broken();
 }
 

@@ -55,6 +55,7 @@ cudaError_t allocate(void** start, std::size_t bytes, bool is_on_host) {
         return fail(cudaErrorNoDevice);
     }
     const std::size_t rounded = (bytes + kPage - 1) / kPage * kPage;
+    make_context(gpu_of(current_device()));  // pinned memory needs one, too
     if (!is_on_host && !reserve_memory(gpu_of(current_device()), rounded)) {
         return fail(cudaErrorMemoryAllocation);
     }

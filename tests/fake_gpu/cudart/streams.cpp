@@ -19,6 +19,7 @@
 
 #include "tests/fake_gpu/cudart/devices.hpp"
 #include "tests/fake_gpu/cudart/errors.hpp"
+#include "tests/fake_gpu/machine/ledger.hpp"
 #include "tests/fake_gpu/machine/settings.hpp"
 
 struct CUstream_st {
@@ -64,6 +65,7 @@ Streams& streams() {
 
 /// The caller holds the lock of streams().
 CUstream_st* add_stream(int device) {
+    make_context(gpu_of(device));
     streams().all.push_back(std::make_unique<CUstream_st>());
     streams().all.back()->device = device;
     return streams().all.back().get();

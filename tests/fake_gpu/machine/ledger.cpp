@@ -46,14 +46,17 @@ Entry* make_entry(const std::string& path) {
     return mapped == MAP_FAILED ? nullptr : static_cast<Entry*>(mapped);
 }
 
+std::string own_path(int gpu) {
+    return settings().state_folder + "/" + uuid_text(gpu) + "." + std::to_string(getpid());
+}
+
 Entry& own_entry(int gpu) {
     static std::array<Entry*, kMostGpus> entries{};
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
     Entry*& entry = entries.at(static_cast<std::size_t>(gpu));
     if (entry == nullptr) {
-        const std::string path =
-            settings().state_folder + "/" + uuid_text(gpu) + "." + std::to_string(getpid());
+        const std::string path = own_path(gpu);
         entry = make_entry(path);
         if (entry == nullptr) {
             give_up("cannot write " + path);
@@ -113,6 +116,14 @@ std::uint64_t bytes_in_use(int gpu) {
         sum += holder.bytes;
     }
     return sum;
+}
+
+void make_context(int gpu) {
+    (void)own_entry(gpu);
+}
+
+bool has_context(int gpu) {
+    return access(own_path(gpu).c_str(), F_OK) == 0;
 }
 
 bool reserve_memory(int gpu, std::size_t bytes) {

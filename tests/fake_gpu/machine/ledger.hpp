@@ -24,8 +24,12 @@ struct Holder {
 
 [[nodiscard]] std::uint64_t bytes_in_use(int gpu);
 
-/// Returns false and changes nothing when `gpu` has less memory left. The first call makes this
-/// process's context, which takes memory, too.
+/// Makes this process's context on `gpu`, which takes memory, unless it has one.
+void make_context(int gpu);
+/// Whether this process has a context on `gpu`, made by any of the fake's libraries.
+[[nodiscard]] bool has_context(int gpu);
+
+/// Returns false and changes nothing when `gpu` has less memory left. Makes the context, too.
 [[nodiscard]] bool reserve_memory(int gpu, std::size_t bytes);
 void release_memory(int gpu, std::size_t bytes);
 

@@ -29,6 +29,12 @@ namespace {
 using at::Tensor;
 using torch::jit::Stack;
 
+/// Waits until the current stream of the device has run its tasks, and notes the work.
+void await_stream(at::Device device) {
+    c10::cuda::getCurrentCUDAStream(device.index()).synchronize();
+    cudaFakeGpuNoteWork(device.index());
+}
+
 /// The CUDA tensors of one call, each with the CPU tensor that the CPU's kernel is given instead.
 class Aliases {
 public:
@@ -114,8 +120,10 @@ private:
         return shared;
     }
 
-    /// Copies the bytes of a tensor to a tensor of the same sizes and strides.
+    /// Copies the bytes of a tensor to a CUDA tensor of the same sizes and strides, which is new:
+    /// its memory may be about to be poisoned.
     static void copy_bytes(const Tensor& to, const Tensor& from) {
+        await_stream(to.device());
         if (from.numel() > 0) {
             const auto offset = static_cast<std::size_t>(from.storage_offset()) * from.itemsize();
             std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(),
@@ -229,12 +237,6 @@ void call_on_cpu(const c10::OperatorHandle& op, Stack* stack,
         numbers.emplace(*random);
     }
     op.callBoxed(stack);
-}
-
-/// Waits until the current stream of the device has run its tasks, and notes the work.
-void await_stream(at::Device device) {
-    c10::cuda::getCurrentCUDAStream(device.index()).synchronize();
-    cudaFakeGpuNoteWork(device.index());
 }
 
 }  // namespace
