@@ -66,7 +66,7 @@ public:
         board_.take(now_,
                     {.node = NodeId(node), .hostname = "host-" + node, .base_rank = base_rank},
                     progress);
-        board_.judge(now_);
+        board_.judge(now_, now_);
     }
 
 private:
