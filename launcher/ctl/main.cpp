@@ -27,9 +27,10 @@ constexpr const char* kMachines = "machines";
 constexpr std::array kVerbs = {
     Verb{"status", kRuns, "Show how jobs stand at a rendezvous, or a run here", declare_status},
     Verb{"jobs", kRuns, "List the runs of this user at work on this machine", declare_jobs},
-    Verb{"events", kRuns, "Show what happened in a run, as JSON", declare_events},
+    Verb{"events", kRuns, "Show what happened in a run", declare_events},
     Verb{"stacks", kRuns, "Show where the workers of a run here are now", declare_stacks},
-    Verb{"report", kRuns, "Pack what helps to understand a run into a file", declare_report},
+    Verb{"report", kRuns, "Print the report of a run, or pack what helps into a file",
+         declare_report},
     Verb{"logs", kLogs, "Show what workers wrote, on this node or on all", declare_logs},
     Verb{"runs", kLogs, "List the runs in this node's log folder", declare_runs},
     Verb{"clean", kLogs, "Remove runs that are over from the log folder", declare_clean},

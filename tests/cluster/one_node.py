@@ -86,6 +86,8 @@ class OneNode(unittest.TestCase):
         lines = self.ctl("logs", "--all", "--rdzv-id", self.name, "--grep", "work").splitlines()
         self.assertEqual(sorted(re.sub(r" \S+\]", "]", line) for line in lines),
                          ["[0] works", "[1] works"])
+        self.assertEqual(self.ctl("report", self.name).splitlines()[0],
+                         self.ctl("status", self.name).splitlines()[0])
         bundle = os.path.join(self.folder, "bundle.json")
         self.ctl("report", self.name, "--bundle", bundle)
         with open(bundle, encoding="utf-8") as file:
@@ -118,6 +120,7 @@ class OneNode(unittest.TestCase):
         self.assertIn("event", json.loads(self.order("stop", "--json")))
         rest, _ = self.job.communicate(timeout=PATIENCE_S)
         self.assertEqual(self.job.returncode, 98, self.said + rest)
+        self.assertRegex(self.ctl("report", self.name), r": stopped: [^\n]*\n.*exit code 98;")
         self.assertIn("alice@", rest)
         self.assertRegex(self.order("restart", code=1), "no run here is|no job of this user runs")
         self.assertEqual(self.events("operator")[-1]["action"], "stop")

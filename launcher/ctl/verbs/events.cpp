@@ -70,19 +70,16 @@ Action declare_events(CLI::App& verb) {
         ->check(at_least<std::uint64_t>(1));
     CLI::Option* const endpoint =
         add_endpoint(verb, options->connection, "the run on this machine");
-    add_job(verb, options->connection.job,
-            "of this job at the rendezvous ($PET_RDZV_ENDPOINT, else the one "
-            "here) or, if none answers, of its run here")
+    add_job(verb, options->connection.job, "of this job; without an endpoint as status asks")
         ->excludes(run);
     add_tokens(verb, options->connection, endpoint);
     add_tls(verb, options->connection);
     add_log_dir(verb, options->log_dir);
-    verb.add_flag("--json", options->wants_json, "at a terminal, too, a line of JSON each");
+    verb.add_flag("--json", options->wants_json, "JSON at a terminal, too");
     verb.footer(R"(
-A terminal gets a line for people, a pipe or a file JSON (docs/events.md). RUN
-is at work or over. With --rdzv-endpoint it is a job of that rendezvous, which
-shows what happened on all nodes, over HTTP or (--tls-ca) HTTPS. On other
-machines it asks for the token.
+A terminal gets a line for people, a pipe JSON (docs/events.md). RUN is at work
+or over. With --rdzv-endpoint it is a job of that rendezvous, which shows all
+nodes, over HTTP or (--tls-ca) HTTPS, and asks other machines for the token.
 
 examples:
   ddpctl events llama --follow | jq -c 'select(.event == "failure")'

@@ -1,4 +1,11 @@
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "base/os/read_files.hpp"
+#include "base/printable.hpp"
 #include "launcher/ctl/bundle.hpp"
+#include "launcher/ctl/jobs_text.hpp"
 #include "launcher/ctl/local_runs.hpp"
 #include "launcher/ctl/verbs/verbs.hpp"
 
@@ -9,13 +16,80 @@ namespace {
 struct ReportOptions {
     std::string run;
     std::string log_dir;
-    std::string bundle;  ///< the file to write
+    std::string bundle;  ///< the file to write; empty: the report is printed
 };
 
-int write_report(const ReportOptions& options) {
+/// A field of report.json, as text; empty: there is none.
+std::string field_of(const nlohmann::json& object, const char* name) {
+    const auto field = object.is_object() ? object.find(name) : object.end();
+    if (field == object.end() || field->is_null()) {
+        return {};
+    }
+    return field->is_string() ? field->get<std::string>() : field->dump();
+}
+
+std::string one_line(const nlohmann::json& object, const char* name) {
+    return printable(field_of(object, name), std::string::npos);
+}
+
+/// What a closed run's report.json (docs/logs.md) says, for people.
+std::string report_text(const nlohmann::json& report) {
+    std::string text = fmt::format("{}: {}: {}\n", one_line(report, "program"),
+                                   one_line(report, "verdict"), one_line(report, "text"));
+    text += fmt::format("  ended   {}, exit code {}; started {}\n", one_line(report, "ended"),
+                        one_line(report, "exit_code"), one_line(report, "started"));
+    if (report.contains("time")) {
+        text += fmt::format("  time    {}\n", one_line(report["time"], "text"));
+    }
+    if (report.contains("timeline")) {
+        for (const nlohmann::json& event : report["timeline"]) {
+            text += fmt::format("  {}  {}\n", one_line(event, "at"), one_line(event, "text"));
+        }
+    }
+    const auto failure = report.find("first_failure");
+    if (failure == report.end()) {
+        return text;
+    }
+    for (const char* name : {"error", "kernel", "logs", "stacks"}) {
+        const std::string said = one_line(*failure, name);
+        text += said.empty() ? "" : fmt::format("  {:<7} {}\n", name, said);
+    }
+    const std::string words = field_of(*failure, "last_words");
+    if (!words.empty()) {
+        text += "  what the first failed worker said last:\n";
+    }
+    for (const std::string& line : CLI::detail::split(words, '\n')) {
+        text += line.empty() ? "" : "    " + printable(line, std::string::npos) + "\n";
+    }
+    return text;
+}
+
+/// Of a run that is closed its report, of one at work how it stands.
+int print_report(const std::string& folder) {
+    const std::optional<std::string> file = read_whole(folder + "/report.json");
+    const nlohmann::json report = nlohmann::json::parse(file.value_or(""), nullptr, false);
+    if (report.is_object()) {
+        fmt::print("{}", report_text(report));
+        return kExitSuccess;
+    }
+    const Result<std::string> status = ask_run(folder);
+    if (!status) {
+        return complain_of_run(
+            {ErrorCode::NotFound, fmt::format("{} has no report: its ddprun is gone, and got no "
+                                              "verdict; ddpctl events {} shows what it saw",
+                                              folder, folder)});
+    }
+    fmt::print("{}", job_text(*status));
+    return kExitSuccess;
+}
+
+int show_report(const ReportOptions& options) {
     const Result<std::string> folder = choose_run(log_dir_of(options.log_dir), options.run, true);
     if (!folder) {
         return complain_of_run(folder.error());
+    }
+    if (options.bundle.empty()) {
+        return print_report(*folder);
     }
     const Result<std::string> bundle = bundle_of(*folder);
     if (!bundle) {
@@ -36,19 +110,21 @@ Action declare_report(CLI::App& verb) {
     const auto options = std::make_shared<ReportOptions>();
     add_run(verb, options->run);
     add_value(verb, "--bundle", "FILE", options->bundle,
-              "where to write it; only this user may read it")
-        ->required();
+              "write all that helps there; only this user may read it; default: the report "
+              "is printed");
     add_log_dir(verb, options->log_dir);
     verb.footer(R"(
-RUN is at work or over. The file has its report, events, stacks, ends of logs,
-what its workers are made of and what doctor says of this machine, as JSON
+RUN is at work or over. Its report is printed or, while it is at work, how it
+stands. FILE has its report, events, stacks, ends of logs, what its workers are
+made of and what doctor says of this machine, as JSON
 (docs/bundle.schema.json). It has no environment and no command line; what
 workers wrote is in it.
 
-example:
+examples:
+  ddpctl report llama
   ddpctl report llama --bundle llama.json
 )");
-    return [options] { return write_report(*options); };
+    return [options] { return show_report(*options); };
 }
 
 }  // namespace ddprun::launcher
