@@ -90,7 +90,8 @@ TAKEN = [
     ("stacks none --rank 0 2", 1, NO_RUN),
     ("stacks none --rank 0 --rank 2", 1, NO_RUN),
     ("stacks --all none --log_dir {logs}", 1, NO_RUN),
-    ("report gone", 0, r"^\S+: succeeded: [^\n]*\n  ended   [^\n]*, exit code 0; started [^\n]*\n  time    "),
+    ("report gone", 0,
+     r"^\S+: succeeded: [^\n]*\n  ended   [^\n]*, exit code 0; started [^\n]*\n  time    "),
     ("report {run} --log-dir {logs}", 0, "succeeded"),
     ("report none", 1, NO_RUN),
     ("report gone --bundle {file}", 0, "bytes; look through it before you pass it on"),
@@ -310,7 +311,9 @@ class Lines(unittest.TestCase):
         words = [word.format(**self.words) for word in shlex.split(line)]
         verb = words[0] if words else ""
         # Orders go to a rendezvous wherever one is named.
-        endpoint = {"PET_RDZV_ENDPOINT": self.words["nobody"]} if verb in ("status", "events", "logs") else {}
+        endpoint = {}
+        if verb in ("status", "events", "logs"):
+            endpoint["PET_RDZV_ENDPOINT"] = self.words["nobody"]
         return subprocess.run(
             [f"{BIN}/ddpctl", *words], text=True, stdin=subprocess.DEVNULL, capture_output=True,
             env={**self.environment, **endpoint, "PET_RDZV_ID": "none"}, cwd=self.folder,
