@@ -120,7 +120,8 @@ class OneNode(unittest.TestCase):
         self.assertIn("event", json.loads(self.order("stop", "--json")))
         rest, _ = self.job.communicate(timeout=PATIENCE_S)
         self.assertEqual(self.job.returncode, 98, self.said + rest)
-        self.assertRegex(self.ctl("report", self.name), r": stopped: [^\n]*\n.*exit code 98;")
+        self.assertRegex(self.ctl("report", self.name),
+                         r": ended: stopped by [^\n]*\n.*exit code 98;")
         self.assertIn("alice@", rest)
         self.assertRegex(self.order("restart", code=1), "no run here is|no job of this user runs")
         self.assertEqual(self.events("operator")[-1]["action"], "stop")
