@@ -75,13 +75,14 @@ worker.leave()
 
 # Values of JSON that are others in each run, or on a machine that is started anew.
 VOLATILE = re.compile(r"(^|_)(ms|ns|bytes|permille|pressure)$|_bytes_|"
-                      r"^(time|at|started|ended|pid|seq|next_event|event|boot_id|machine_id)$")
+                      r"^(time|at|started|ended|pid|seq|next_event|event|boot_id|machine_id)$|"
+                      r"^activity$")
 # Events that a slow machine has more of.
 OF_SPEED = ("waiting", "held_up")
 MASKS = [(re.compile(pattern), mask) for pattern, mask in (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?", "<time>"),
     (r"\b\d\d:\d\d:\d\d(\.\d+)?\b", "<time>"),
-    (r"\btraining \d+\.\d % of [^;\n]*", "<shares of the time>"),
+    (r"\b(training|at work) \d+\.\d % of [^;\n]*", "<shares of the time>"),
     (r"\b\d+(\.\d+)? (ms|s|min|h)\b", "<duration>"),
     (r"\b(127\.0\.0\.1|localhost):\d+", r"\1:<port>"),
     (r"\b(pid|process|event|port) \d+", r"\1 <number>"),
