@@ -33,8 +33,9 @@ struct WatchLimits {
     /// a job in which no rank told a step for so long, and for so many of its steps, is stalled
     Milliseconds stall_after{10000};
     int stall_steps = 10;  ///< a checkpoint or an evaluation of some steps' time is no stall
-    Milliseconds stall_output_after{30000};  ///< the same of output, where no rank tells steps
-    std::size_t stall_ranks_named = 4;       ///< of those for which the others wait
+    Milliseconds stall_unpaced_after{60000};  ///< the same before the second step of a generation
+    Milliseconds stall_output_after{30000};   ///< the same of output, where no rank tells steps
+    std::size_t stall_ranks_named = 4;        ///< of those for which the others wait
     /// between two looks for the live line of a terminal, which is drawn anew if it has changed
     Milliseconds live_line_interval{500};
 

@@ -88,7 +88,9 @@ std::string LiveLine::text(Instant now, const WorkerMoments& rank0, const rdzv::
             text += " | " + rate_text(step->whole);
         }
         text += last->loss ? fmt::format(" | loss {:.4g}", *last->loss) : "";
-        if (const std::optional<Duration> left = time_left(now, *last, step)) {
+        const std::optional<Duration> left =
+            is_stalled ? std::nullopt : time_left(now, *last, step);
+        if (left) {
             text += fmt::format(" | {} left", rough_time(*left));
         }
     }

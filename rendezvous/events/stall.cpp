@@ -17,7 +17,7 @@ namespace {
 
 using Ranks = std::vector<const RankSeen*>;
 
-/// The more it is one's own doing that one gets no further, the later it stands.
+/// The more certain it is that others wait for a rank and not it for them, the later it stands.
 constexpr std::array kBlame = {
     std::pair{Activity::Unknown, std::string_view()},
     std::pair{Activity::Waits, std::string_view("wait")},
@@ -27,6 +27,7 @@ constexpr std::array kBlame = {
               std::string_view("hang in the kernel (disk, network file system or driver)")},
     std::pair{Activity::Stopped, std::string_view("stand still (SIGSTOP or a debugger)")},
 };
+constexpr std::size_t kComputes = 2;
 
 std::size_t blame_of(const RankSeen* rank) {
     const auto found = std::find_if(kBlame.begin(), kBlame.end(), [rank](const auto& entry) {
@@ -35,13 +36,20 @@ std::size_t blame_of(const RankSeen* rank) {
     return static_cast<std::size_t>(found - kBlame.begin());
 }
 
-/// "sleep", or of one "sleeps".
+/// "sleep", or of one "sleeps"; empty: nobody knows.
 std::string doing(std::size_t blame, std::size_t count) {
     std::string text(kBlame.at(blame).second);
-    if (count == 1) {
+    if (count == 1 && !text.empty()) {
         text.insert(std::min(text.find(' '), text.size()), "s");
     }
     return text;
+}
+
+template <typename Predicate>
+Ranks those(const Ranks& ranks, Predicate predicate) {
+    Ranks found;
+    std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(found), predicate);
+    return found;
 }
 
 Ranks at_work(const std::vector<RankSeen>& ranks) {
@@ -54,110 +62,154 @@ Ranks at_work(const std::vector<RankSeen>& ranks) {
     return found;
 }
 
-template <typename Predicate>
-Ranks those(const Ranks& ranks, Predicate predicate) {
-    Ranks found;
-    std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(found), predicate);
-    return found;
+std::optional<std::uint64_t> least_step(const Ranks& ranks) {
+    std::optional<std::uint64_t> least;
+    for (const RankSeen* rank : ranks) {
+        if (rank->told->step) {
+            least = std::min(least.value_or(*rank->told->step), *rank->told->step);
+        }
+    }
+    return least;
 }
 
-/// "rank 1 on b", "ranks 1, 3 and 7 more".
-std::string names_of(const Ranks& ranks, std::size_t named_max) {
-    if (ranks.size() == 1) {
-        return fmt::format("rank {} on {}", ranks.front()->rank.value(), ranks.front()->host);
+/// Those at that step, if others are further.
+Ranks those_behind(const Ranks& ranks, const std::optional<std::uint64_t>& least) {
+    const bool is_one_ahead = std::any_of(
+        ranks.begin(), ranks.end(), [&](const RankSeen* rank) { return rank->told->step > least; });
+    return is_one_ahead
+               ? those(ranks, [&](const RankSeen* rank) { return rank->told->step == least; })
+               : Ranks();
+}
+
+/// Of ranks that are equally far: those for which the others wait; empty: nobody knows.
+Ranks those_to_blame(const Ranks& ranks) {
+    std::size_t blame = 0;
+    for (const RankSeen* rank : ranks) {
+        blame = std::max(blame, blame_of(rank));
     }
+    Ranks blamed = those(ranks, [blame](const RankSeen* rank) { return blame_of(rank) == blame; });
+    const bool has_gpus = std::any_of(ranks.begin(), ranks.end(), [](const RankSeen* rank) {
+        return rank->told->gpu_permille.has_value();
+    });
+    const bool is_certain =
+        blame > kComputes || (blame == kComputes && blamed.size() == 1 && !has_gpus);
+    const bool stand_out = ranks.size() == 1 || blamed.size() < ranks.size();
+    return is_certain && stand_out ? blamed : Ranks();
+}
+
+/// "rank 1 on b", "ranks 1, 3 on b", "ranks 1, 3, 4, 7 and 12 more".
+std::string names_of(const Ranks& ranks, std::size_t named_max) {
     std::vector<int> named;
     for (std::size_t i = 0; i < std::min(ranks.size(), named_max); ++i) {
         named.push_back(ranks[i]->rank.value());
     }
-    const std::string more = ranks.size() > named.size()
-                                 ? fmt::format(" and {} more", ranks.size() - named.size())
-                                 : std::string();
-    return fmt::format("ranks {}{}", fmt::join(named, ", "), more);
+    std::string text =
+        fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(named, ", "));
+    if (ranks.size() > named.size()) {
+        text += fmt::format(" and {} more", ranks.size() - named.size());
+    }
+    const bool are_together = std::all_of(ranks.begin(), ranks.end(), [&](const RankSeen* rank) {
+        return rank->host == ranks.front()->host;
+    });
+    return are_together ? fmt::format("{} on {}", text, ranks.front()->host) : text;
 }
 
-/// What all of them do; empty: different things, or nobody knows.
-std::string common_doing(const Ranks& ranks) {
+/// "all wait"; "rank 3 on b waits, 7 compute".
+std::string activities_of(const Ranks& ranks) {
+    std::vector<std::string> parts;
+    for (std::size_t blame = 1; blame < kBlame.size(); ++blame) {
+        const Ranks same =
+            those(ranks, [blame](const RankSeen* rank) { return blame_of(rank) == blame; });
+        if (same.empty()) {
+            continue;
+        }
+        const std::string who = same.size() == ranks.size() && ranks.size() > 1 ? "all"
+                                : same.size() == 1                              ? names_of(same, 1)
+                                                   : std::to_string(same.size());
+        parts.push_back(fmt::format("{} {}", who, doing(blame, same.size())));
+    }
+    return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+/// What those do that are not named, if it is one thing: ", the others wait".
+std::string others_text(const Ranks& others) {
     const auto is_other = [&](const RankSeen* rank) {
-        return blame_of(rank) != blame_of(ranks.front());
+        return blame_of(rank) != blame_of(others.front());
     };
-    const bool is_one = !ranks.empty() && std::none_of(ranks.begin(), ranks.end(), is_other);
-    return is_one ? doing(blame_of(ranks.front()), ranks.size()) : std::string();
+    if (others.empty() || std::any_of(others.begin(), others.end(), is_other)) {
+        return {};
+    }
+    const std::string does = doing(blame_of(others.front()), others.size());
+    return does.empty() ? "" : fmt::format(", the other{} {}", others.size() == 1 ? "" : "s", does);
 }
 
-Milliseconds rounded(Duration time) {
-    return std::chrono::duration_cast<Milliseconds>(time);
+std::string common_step_text(const Ranks& ranks, const std::optional<std::uint64_t>& step) {
+    if (!step) {
+        return {};
+    }
+    const bool have_all = std::all_of(ranks.begin(), ranks.end(), [](const RankSeen* rank) {
+        return rank->told->step.has_value();
+    });
+    return fmt::format("{}at step {}", have_all && ranks.size() > 1 ? "all " : "", *step);
+}
+
+std::string joined(const std::string& one, std::string_view between, const std::string& other) {
+    return one.empty() || other.empty() ? one + other : fmt::format("{}{}{}", one, between, other);
+}
+
+Milliseconds from_wire(std::uint64_t milliseconds) {
+    return Milliseconds(static_cast<Milliseconds::rep>(milliseconds));
 }
 
 Milliseconds least_age(const RankProgress& rank, const WatchLimits& limits) {
-    const auto steps = std::chrono::nanoseconds(rank.step_ns.value_or(0)) * limits.stall_steps;
-    return std::max(limits.stall_after, rounded(steps));
-}
-
-std::string whole_seconds(Milliseconds time) {
-    return fmt::format("{} s", std::chrono::duration_cast<std::chrono::seconds>(time).count());
+    if (!rank.step_ns) {
+        return limits.stall_unpaced_after;
+    }
+    const auto step = std::chrono::nanoseconds(static_cast<std::int64_t>(*rank.step_ns));
+    return std::max(limits.stall_after,
+                    std::chrono::duration_cast<Milliseconds>(step) * limits.stall_steps);
 }
 
 }  // namespace
 
 bool is_stalled(const RankProgress& rank, const WatchLimits& limits) {
-    return rank.step_age_ms && Milliseconds(static_cast<Milliseconds::rep>(*rank.step_age_ms)) >=
-                                   least_age(rank, limits);
+    return rank.step_age_ms && from_wire(*rank.step_age_ms) >= least_age(rank, limits);
 }
 
 Culprit find_culprit(const std::vector<RankSeen>& ranks, const WatchLimits& limits) {
-    Culprit culprit;
     const Ranks working = at_work(ranks);
-    for (const RankSeen* rank : working) {
-        if (rank->told->step) {
-            culprit.step = std::min(culprit.step.value_or(*rank->told->step), *rank->told->step);
-        }
+    Culprit culprit;
+    culprit.step = least_step(working);
+    const Ranks behind = those_behind(working, culprit.step);
+    Ranks named = those_to_blame(behind.empty() ? working : behind);
+    if (named.empty()) {
+        named = behind;
     }
-    const Ranks ahead = those(working, [&](const RankSeen* rank) {
-        return rank->told->step.value_or(culprit.step.value_or(0)) > culprit.step.value_or(0);
-    });
-    Ranks named = those(working, [&](const RankSeen* rank) {
-        return ahead.empty() || rank->told->step == culprit.step;
-    });
-    const auto less = [](const RankSeen* one, const RankSeen* other) {
-        return blame_of(one) < blame_of(other);
-    };
-    const auto worst = std::max_element(named.begin(), named.end(), less);
-    const std::size_t blame = worst == named.end() ? 0 : blame_of(*worst);
-    named = those(named, [blame](const RankSeen* rank) { return blame_of(rank) == blame; });
-    std::string where;
-    if (culprit.step) {
-        where = !ahead.empty()        ? fmt::format("behind, at step {}", *culprit.step)
-                : working.size() == 1 ? fmt::format("at step {}", *culprit.step)
-                                      : fmt::format("all at step {}", *culprit.step);
-    }
-    if (working.size() > 1 && named.size() == working.size()) {
-        const std::string all = common_doing(working);
-        culprit.text = fmt::format("{}{}{}", where, where.empty() || all.empty() ? "" : ", ",
-                                   all.empty() ? "" : "all " + all);
-        return culprit;
-    }
-    if (named.empty() || (ahead.empty() && blame == 0)) {
-        culprit.text = where;
+    if (named.empty()) {
+        culprit.text =
+            joined(common_step_text(working, culprit.step), ": ", activities_of(working));
         return culprit;
     }
     culprit.rank = named.front()->rank;
     culprit.host = named.front()->host;
-    const Ranks others = those(working, [&named](const RankSeen* rank) {
-        return std::find(named.begin(), named.end(), rank) == named.end();
-    });
+    const std::size_t blame = blame_of(named.front());
+    const bool is_one_thing =
+        std::all_of(named.begin(), named.end(),
+                    [blame](const RankSeen* rank) { return blame_of(rank) == blame; });
+    const std::string does = is_one_thing ? doing(blame, named.size()) : std::string();
     const std::string names = names_of(named, limits.stall_ranks_named);
-    const std::string does = doing(blame, named.size());
-    const std::string others_do = common_doing(others);
-    if (ahead.empty()) {
-        culprit.text = fmt::format("{}{}{} {}", where, where.empty() ? "" : ": ", names, does);
+    if (behind.empty()) {
+        culprit.text = joined(common_step_text(working, culprit.step), ": ", names + " " + does);
     } else {
-        culprit.text = fmt::format("{} {} {}{}{}", names, named.size() == 1 ? "is" : "are", where,
-                                   blame == 0 ? "" : ", and ", blame == 0 ? "" : does);
+        culprit.text = joined(fmt::format("{} {} behind, at step {}", names,
+                                          named.size() == 1 ? "is" : "are", *culprit.step),
+                              ", and ", does);
     }
-    if (!others_do.empty()) {
-        culprit.text += fmt::format(", the other{} {}", others.size() == 1 ? "" : "s", others_do);
-    }
+    // Both are in the order of `ranks`.
+    Ranks others;
+    std::set_difference(working.begin(), working.end(), named.begin(), named.end(),
+                        std::back_inserter(others));
+    culprit.text += others_text(others);
     return culprit;
 }
 
@@ -165,30 +217,34 @@ std::optional<Stall> find_stall(const std::vector<RankSeen>& ranks, const WatchL
     const Ranks working = at_work(ranks);
     const Ranks telling =
         those(working, [](const RankSeen* rank) { return rank->told->step_age_ms.has_value(); });
+    Stall stall{.is_of_steps = !telling.empty(), .culprit = {}, .text = {}};
     std::optional<Milliseconds> age;
-    bool is_stall = !working.empty();
-    for (const RankSeen* rank : telling.empty() ? working : telling) {
-        const auto& told = telling.empty() ? rank->told->output_age_ms : rank->told->step_age_ms;
+    for (const RankSeen* rank : stall.is_of_steps ? telling : working) {
+        const auto& told = stall.is_of_steps ? rank->told->step_age_ms : rank->told->output_age_ms;
         if (!told) {
             continue;
         }
-        const Milliseconds own =
-            Milliseconds(static_cast<Milliseconds::rep>(*told)) + rounded(rank->ago);
-        age = std::min(age.value_or(own), own);
-        is_stall = is_stall && own >= (telling.empty() ? limits.stall_output_after
-                                                       : least_age(*rank->told, limits));
+        const Milliseconds least =
+            stall.is_of_steps ? least_age(*rank->told, limits) : limits.stall_output_after;
+        if (from_wire(*told) < least) {
+            return std::nullopt;
+        }
+        const Milliseconds now =
+            from_wire(*told) + std::chrono::duration_cast<Milliseconds>(rank->ago);
+        age = std::min(age.value_or(now), now);
     }
-    const bool all_compute = std::all_of(working.begin(), working.end(), [](const RankSeen* rank) {
+    const bool may_compute = std::all_of(working.begin(), working.end(), [](const RankSeen* rank) {
         return rank->told->activity == Activity::Computes ||
                rank->told->activity == Activity::Unknown;
     });
-    if (!age || !is_stall || (telling.empty() && all_compute)) {
+    if (!age || (!stall.is_of_steps && may_compute)) {
         return std::nullopt;
     }
-    Stall stall{.age = *age, .culprit = find_culprit(ranks, limits), .text = {}};
-    stall.text =
-        fmt::format("no {} for {}{}{}", telling.empty() ? "output" : "step", whole_seconds(*age),
-                    stall.culprit.text.empty() ? "" : "; ", stall.culprit.text);
+    stall.age = *age;
+    stall.culprit = find_culprit(ranks, limits);
+    stall.text = joined(fmt::format("no {} for {} s", stall.is_of_steps ? "step" : "output",
+                                    std::chrono::duration_cast<std::chrono::seconds>(*age).count()),
+                        "; ", stall.culprit.text);
     return stall;
 }
 

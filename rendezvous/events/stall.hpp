@@ -30,19 +30,24 @@ struct Culprit {
     std::string text;                   ///< for people; empty: nothing is known
 };
 
-/// Those that are behind, at the least step, are named. Of those that are at one step it is who
-/// does not wait: a stopped rank before one that the kernel holds, that before one that sleeps,
-/// that before one that computes. Nobody: all do the same. Ranks that have ended do not count.
+/// Those that are behind, at a lower step than others, are named. Of ranks at one step those are
+/// named of whom it is certain that they do not wait for others: they are stopped, else the kernel
+/// holds them, else they sleep. One that alone computes is named where no GPU is in sight, for
+/// which ranks may wait by computing. Nobody is named if all candidates do the same. Ranks that
+/// have ended do not count.
 [[nodiscard]] Culprit find_culprit(const std::vector<RankSeen>& ranks, const WatchLimits& limits);
 
 struct Stall {
-    Milliseconds age{0};  ///< since the last step of any rank; where none tells steps, since output
+    Milliseconds age{0};      ///< since the last step of any rank; where none tells steps, output
+    bool is_of_steps = true;  ///< ranks tell steps
     Culprit culprit;
     std::string text;  ///< all of it, for people
 };
 
-/// None of the ranks has told a step for WatchLimits::stall_after and for stall_steps of its steps.
-/// Where none tells steps: none has written anything for stall_output_after, and not all compute.
+/// None of the ranks has told a step for WatchLimits::stall_after and for stall_steps of its steps,
+/// or for stall_unpaced_after while it is not known how long a step takes. Where none tells steps:
+/// none has written anything for stall_output_after, and not all compute. Ages are those of the
+/// look: news that come seldom make no stall.
 [[nodiscard]] std::optional<Stall> find_stall(const std::vector<RankSeen>& ranks,
                                               const WatchLimits& limits);
 

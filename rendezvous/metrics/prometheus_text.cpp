@@ -224,7 +224,7 @@ void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigu
     Family step("ddprun_job_step", "The last training step that all ranks have told.");
     Family pace("ddprun_job_steps_per_second", "Training steps that the job makes, of late.");
     Family stalled("ddprun_job_stalled_seconds",
-                   "Since the last step of any rank, or output; 0 while the job gets further.");
+                   "Since the last step of any rank; 0 while the job gets further.");
     Family samples("ddprun_job_samples_per_second", "What all ranks together train on.");
     Family logs("ddprun_job_log_bytes", "What the workers of this generation have written.");
     Family gpu("ddprun_job_gpu_use_ratio", "Share of the time in which its GPUs work, of late.");
@@ -256,8 +256,11 @@ void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigu
         if (least) {
             step.add(labels, static_cast<double>(*least));
         }
-        const std::optional<Stall>& stall = job.ranks->stall();
-        stalled.add(labels, stall ? seconds(stall->age) : 0);
+        const std::optional<Stall> stall =
+            job.status.phase == JobPhase::Running ? job.ranks->stall() : std::nullopt;
+        if (least) {
+            stalled.add(labels, stall ? seconds(stall->age) : 0);
+        }
         if (longest_ns > 0) {
             pace.add(labels, stall ? 0 : kNanosecondsPerSecond / static_cast<double>(longest_ns));
         }

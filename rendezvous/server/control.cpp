@@ -35,7 +35,8 @@ void add_pace(JobStatus& job, const RankBoard& board) {
             node.memory_pressure_permille = told->memory->pressure_permille;
         }
     }
-    if (const std::optional<Stall>& stall = board.stall()) {
+    const std::optional<Stall>& stall = board.stall();
+    if (stall && job.phase == JobPhase::Running) {
         job.stall = StallStatus{.age = stall->age,
                                 .rank = stall->culprit.rank,
                                 .hostname = stall->culprit.host,

@@ -16,6 +16,15 @@ namespace {
 /// News of one node that did not come for so many intervals are old.
 constexpr int kMissedNews = 5;
 
+std::size_t tellers_of(const Run& run) {
+    const auto& speakers = run.nodes.by_connection();
+    return static_cast<std::size_t>(
+        std::count_if(speakers.begin(), speakers.end(), [&run](const auto& speaker) {
+            const Node& node = run.nodes.at(speaker.second);
+            return node.is_member() && node.info.tells_progress;
+        }));
+}
+
 Instant now_here() {
     return std::chrono::steady_clock::now();
 }
@@ -43,39 +52,58 @@ void ProgressWatch::look(const JobId& job) {
 
 void ProgressWatch::look(const JobId& job, std::function<void()> answer) {
     look(job);
-    if (is_told(job)) {
+    if (is_judged(job)) {
         answer();
-    } else {
-        looking_.push_back({.job = job,
-                            .answer = std::move(answer),
-                            .until = now_here() + limits_.progress_interval});
+        return;
     }
+    const Instant now = now_here();
+    looking_.push_back(
+        {.job = job, .answer = std::move(answer), .until = now + limits_.progress_interval});
+    timer_.set(now);
 }
 
-bool ProgressWatch::is_told(const JobId& wanted) const {
-    bool is_told = true;
+/// Calls `visitor` with the runs that are meant and have ranks.
+template <typename Visitor>
+void ProgressWatch::visit_running(const JobId& wanted, Visitor visitor) const {
     jobs_.visit([&](const JobId& id, const Coordinator& coordinator) {
         const Run* run = coordinator.run();
-        const bool has_ranks = run != nullptr && std::holds_alternative<Running>(run->phase) &&
-                               (wanted.value().empty() || id == wanted);
-        if (has_ranks) {
-            const RankBoard* known = board(id);
-            is_told =
-                is_told && known != nullptr && known->node_count() >= run->current.places.size();
+        if (run != nullptr && std::holds_alternative<Running>(run->phase) &&
+            (wanted.value().empty() || id == wanted)) {
+            visitor(id, *run);
         }
     });
-    return is_told;
+}
+
+bool ProgressWatch::is_complete(const Watched& watched, const Run& run) {
+    return watched.tellers == 0 || (watched.board.generation() == run.current.number &&
+                                    watched.board.node_count() >= watched.tellers);
+}
+
+bool ProgressWatch::is_judged(const JobId& wanted) const {
+    bool is_judged = true;
+    visit_running(wanted, [&](const JobId& id, const Run& run) {
+        const auto found = watched_.find(id);
+        is_judged =
+            is_judged && found != watched_.end() && found->second.judged == run.current.number;
+    });
+    return is_judged;
 }
 
 void ProgressWatch::answer_those_due(Instant now) {
-    const auto due = std::stable_partition(looking_.begin(), looking_.end(),
-                                           [this, now](const Looking& looking) {
-                                               return looking.until > now && !is_told(looking.job);
-                                           });
+    const auto due = std::stable_partition(
+        looking_.begin(), looking_.end(), [this, now](const Looking& looking) {
+            return looking.until > now && !is_judged(looking.job);
+        });
     const std::vector<Looking> answered(std::make_move_iterator(due),
                                         std::make_move_iterator(looking_.end()));
     looking_.erase(due, looking_.end());
     for (const Looking& looking : answered) {
+        // Nodes that should have told are waited for once.
+        visit_running(looking.job, [this](const JobId& id, const Run& run) {
+            if (const auto found = watched_.find(id); found != watched_.end()) {
+                found->second.judged = run.current.number;
+            }
+        });
         looking.answer();
     }
 }
@@ -100,10 +128,7 @@ void ProgressWatch::hear(const JobId& job, ConnectionId connection, const Progre
         now_here(),
         {.node = node.info.node, .hostname = node.info.hostname, .base_rank = base_rank}, progress);
     found->second.news.insert(node.info.node);
-    const bool is_awaited =
-        std::any_of(looking_.begin(), looking_.end(),
-                    [this](const Looking& looking) { return is_told(looking.job); });
-    if (is_awaited) {
+    if (!looking_.empty() && is_complete(found->second, *run)) {
         timer_.set(now_here());
     }
 }
@@ -162,6 +187,10 @@ void ProgressWatch::begin_round(Instant now) {
             continue;
         }
         watched.board.judge(now, now - kMissedNews * interval_of(*run));
+        watched.tellers = tellers_of(*run);
+        if (is_complete(watched, *run)) {
+            watched.judged = run->current.number;
+        }
         watched.passing = std::exchange(watched.news, {});
         ++it;
     }
@@ -204,7 +233,7 @@ void ProgressWatch::turn() {
     if (std::exchange(has_passed_, false)) {
         hooks_.news();
     }
-    if (!watched_.empty()) {
+    if (!watched_.empty() || !looking_.empty()) {
         timer_.set(now + limits_.progress_interval);
     }
 }

@@ -30,8 +30,9 @@ public:
     /// Somebody looks at `job` now; empty: at all.
     void look(const JobId& job);
 
-    /// The same, and calls `answer` when all nodes of what is looked at have told, and that is
-    /// judged: within this call if it is, after progress_interval at the latest. stop() drops it.
+    /// The same, and calls `answer` when that is judged what nodes have told: within this call if
+    /// it was watched before; else when all have told, after progress_interval at the latest.
+    /// stop() drops it.
     void look(const JobId& job, std::function<void()> answer);
 
     /// What that node has told.
@@ -46,6 +47,8 @@ private:
     struct Watched {
         Instant until{};
         RankBoard board;
+        std::size_t tellers = 0;  ///< members that tell anything, as of the last round
+        Generation judged;        ///< of this one all of those had told, or were waited for
         std::map<ConnectionId, Instant> told;  ///< until when each node tells; those of members
         std::set<NodeId> news;                 ///< since the last round
         std::set<NodeId> passing;              ///< the news of this round, in pieces
@@ -60,7 +63,10 @@ private:
 
     void turn();
     void begin_round(Instant now);
-    [[nodiscard]] bool is_told(const JobId& wanted) const;
+    template <typename Visitor>
+    void visit_running(const JobId& wanted, Visitor visitor) const;
+    [[nodiscard]] static bool is_complete(const Watched& watched, const Run& run);
+    [[nodiscard]] bool is_judged(const JobId& wanted) const;
     void answer_those_due(Instant now);
     [[nodiscard]] bool pass_news(const JobId& job, Watched& watched, std::size_t& lines_left);
     [[nodiscard]] bool tell_nodes(Instant now, Watched& watched, const Run& run);

@@ -251,7 +251,10 @@ void Server::answer(Session& session, std::string_view question) {
     }
     session.state = Session::Dismissed{};
     progress_.look(*job, [this, id = session.id, job = *job] {
-        if (const auto found = sessions_.find(id); found != sessions_.end()) {
+        const auto found = sessions_.find(id);
+        if (found != sessions_.end() && lobby_) {
+            send_to_leader(found->second);
+        } else if (found != sessions_.end()) {
             found->second.connection.send(status_body(job, jobs_, progress_, options_.limits));
             found->second.connection.finish();
         }

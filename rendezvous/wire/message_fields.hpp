@@ -30,6 +30,7 @@ namespace ddprun::rdzv {
 
 /// No setting means anything beyond ten years, and sums of such durations cannot overflow.
 inline constexpr Milliseconds kDurationMax = std::chrono::hours(24 * 3650);
+inline constexpr auto kMillisecondsMax = static_cast<std::uint64_t>(kDurationMax.count());
 
 inline constexpr std::array kStopCauseNames = {
     std::pair{std::string_view("failure"), StopCause::Failure},
@@ -216,10 +217,10 @@ void visit_fields(Is<RankProgress> auto& rank, auto& visit) {
     visit_local_rank(visit, rank.local_rank);
     visit.choice("phase", rank.phase, kRankPhaseNames);
     visit.choice("activity", rank.activity, kActivityNames);
-    visit_natural(visit, "output_age_ms", rank.output_age_ms);
+    visit.number("output_age_ms", rank.output_age_ms, std::uint64_t{0}, kMillisecondsMax);
     visit_natural(visit, "step", rank.step);
-    visit_natural(visit, "step_age_ms", rank.step_age_ms);
-    visit_natural(visit, "step_ns", rank.step_ns, 1);
+    visit.number("step_age_ms", rank.step_age_ms, std::uint64_t{0}, kMillisecondsMax);
+    visit.number("step_ns", rank.step_ns, std::uint64_t{1}, kMillisecondsMax * 1'000'000);
     visit_natural(visit, "own_ns", rank.own_ns);
     visit_natural(visit, "memory_bytes", rank.memory_bytes);
     visit_natural(visit, "memory_peak_bytes", rank.memory_peak_bytes);

@@ -280,6 +280,7 @@ TEST_CASE("a job in which no rank gets further names who does not wait for other
         CHECK(ranks.text() ==
               "no step for 40 s; all at step 49: ranks 2, 3, 4, 5 and 1 more stand still (SIGSTOP "
               "or a debugger)");
+        CHECK(ranks.stall()->culprit.rank == Rank(2));
     }
     SECTION("one that is behind is named, whatever it does") {
         ranks.told[0].step = 48;
@@ -289,16 +290,48 @@ TEST_CASE("a job in which no rank gets further names who does not wait for other
     }
     SECTION("nobody is named if all do the same") {
         ranks.told[1].activity = Activity::Waits;
-        CHECK(ranks.text() == "no step for 40 s; all at step 49, all wait");
+        CHECK(ranks.text() == "no step for 40 s; all at step 49: all wait");
         CHECK_FALSE(ranks.stall()->culprit.rank);
         ranks.told[1].activity = ranks.told[0].activity = Activity::Unknown;
         CHECK(ranks.text() == "no step for 40 s; all at step 49");
     }
+    SECTION("who waits is not named because of one of whom nothing is known") {
+        ranks.told[1].activity = Activity::Unknown;
+        CHECK(ranks.text() == "no step for 40 s; all at step 49: rank 0 on a waits");
+        CHECK_FALSE(ranks.stall()->culprit.rank);
+        ranks.told[1].step = 48;
+        CHECK(ranks.text() ==
+              "no step for 40 s; rank 1 on b is behind, at step 48, the other waits");
+    }
+    SECTION("ranks with GPUs may wait by computing") {
+        ranks.told[1].activity = Activity::Computes;
+        CHECK(ranks.text() ==
+              "no step for 40 s; all at step 49: rank 1 on b computes, the other waits");
+        ranks.told[1].gpu_permille = 1000;
+        CHECK(ranks.text() ==
+              "no step for 40 s; all at step 49: rank 0 on a waits, rank 1 on b computes");
+        CHECK_FALSE(ranks.stall()->culprit.rank);
+    }
+    SECTION("a rank that has told no step is not said to be at one") {
+        ranks.told[1].step = ranks.told[1].step_age_ms = {};
+        CHECK(ranks.text() == "no step for 40 s; at step 49: rank 1 on b sleeps, the other waits");
+    }
     SECTION("who has ended does not count") {
         ranks.told[1].phase = rdzv::RankPhase::Finished;
         CHECK(ranks.text() == "no step for 40 s; at step 49: rank 0 on a waits");
+        CHECK_FALSE(ranks.stall()->culprit.rank);
         ranks.told[0].phase = rdzv::RankPhase::Failed;
         CHECK_FALSE(ranks.stall());
+    }
+    SECTION("news that come seldom make no stall") {
+        ranks.told[1].step_age_ms = ranks.told[0].step_age_ms = 9'000;
+        CHECK_FALSE(ranks.stall(30s));
+    }
+    SECTION("how long a step takes is not known before the second one") {
+        ranks.told[0].step_ns = ranks.told[1].step_ns = {};
+        CHECK_FALSE(ranks.stall());
+        ranks.told[1].step_age_ms = ranks.told[0].step_age_ms = 60'000;
+        CHECK(ranks.stall());
     }
     SECTION("one that gets further is enough, and slow steps are waited for") {
         ranks.told[1].step_age_ms = 9'999;
@@ -485,7 +518,10 @@ TEST_CASE("the live line tells how far the job is once rank 0 tells steps") {
     // A rank that hangs gains no time.
     told.last->total_steps = 61;
     CHECK(line.text(kStart + 15s, told, use).ends_with(" | 15 s left"));
-    CHECK(line.text(kStart + 90s, told, use).ends_with(" | 0 s left"));
+    CHECK(line.text(kStart + 90s, told, use)
+              .ends_with(" | step 21 of 61 | no step for 1 min 20 s | loss 0.1235"));
+    told.last->total_steps = 25;
+    CHECK(line.text(kStart + 15s, told, use).ends_with(" | 0 s left"));
     told.last->total_steps = ~std::uint64_t{0} - 1;
     CHECK(line.text(kStart + 10s, told, use).ends_with("| 11574 d 1 h left"));
 }

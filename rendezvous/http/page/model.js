@@ -155,8 +155,9 @@ function stateOf(job, story, node, rank, told) {
   return told?.step === undefined && told?.phase !== 'training' ? STATE.running : STATE.training;
 }
 
-/** Its last step is much longer ago than its steps take. */
-const isLate = (told) => told?.phase === 'training' && told.steps_per_s === 0;
+/** Its last step is much longer ago than its steps take, and than a slow save. */
+const isLate = (told) =>
+  told?.phase === 'training' && told.steps_per_s === 0 && told.step_age_ms > 60000;
 
 const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? '' : '.'}`;
 
