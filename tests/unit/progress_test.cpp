@@ -316,6 +316,13 @@ TEST_CASE("a job in which no rank gets further names who does not wait for other
         ranks.told[1].step = ranks.told[1].step_age_ms = {};
         CHECK(ranks.text() == "no step for 40 s; at step 49: rank 1 on b sleeps, the other waits");
     }
+}
+
+TEST_CASE("ranks that have ended, slow steps and old news make no stall") {
+    Ranks ranks;
+    ranks.add(Activity::Waits, 49, 40s);
+    ranks.add(Activity::Sleeps, 49, 41s);
+
     SECTION("who has ended does not count") {
         ranks.told[1].phase = rdzv::RankPhase::Finished;
         CHECK(ranks.text() == "no step for 40 s; at step 49: rank 0 on a waits");
