@@ -624,7 +624,7 @@ void Agent::end(int code, const std::string& why) {
     store_.close();
     exit_code_ = code;
     keeper_->stop();
-    // Nobody has waited for the standbys to be gone, but nothing is left when ddprun is.
+    // ddprun leaves no standby behind, though nothing has waited for their end.
     warm_->stop([this] { finish_end(); });
 }
 

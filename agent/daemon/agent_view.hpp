@@ -20,13 +20,13 @@ struct AgentView {
     const std::optional<GenerationOnNode>& generation;  ///< none: nothing is left of the last one
     const StoreHost& store;
 
-    /// Of the workers of `number`; empty: it is gone.
+    /// What the workers of `number` have told, by local rank; empty: that generation is gone.
     [[nodiscard]] std::vector<WorkerMoments> moments(Generation number) const {
         return generation && generation->number() == number ? generation->moments()
                                                             : std::vector<WorkerMoments>();
     }
 
-    /// Of the workers here, by local rank; 0: none.
+    /// The pids of the workers here, by local rank; 0: there is none.
     [[nodiscard]] std::vector<int> pids() const {
         std::vector<int> pids;
         if (generation) {
@@ -39,7 +39,7 @@ struct AgentView {
     }
 };
 
-/// What those that watch have done.
+/// Those that watch act through these.
 struct WatchMeans {
     rdzv::Link& link;  ///< sends what is seen, and takes orders
     StoreHost& store;  ///< asks who waits, and ends its estimates

@@ -45,7 +45,7 @@ public:
         std::function<void(int pid)> on_child;
         /// Streams like those of this slot's worker in the last generation here, or of the first.
         std::function<Result<StandIn>(LocalRank, Rank, int world_size)> open_stand_in;
-        /// Of this node's workers, and the checkpoints that they have told; empty: none lives.
+        /// The workers of this node, and the checkpoints that they have told; empty: none lives.
         std::function<std::vector<WorkerMoments>()> moments;
         std::function<std::vector<std::string>()> checkpoints;
         /// This worker goes on into its program.

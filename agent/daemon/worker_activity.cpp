@@ -49,7 +49,7 @@ bool is_sleep(const std::string& call) {
            (is_one_of(number, kPolls) && second == kNone);
 }
 
-/// Where this user may not see the call, the kernel's function tells it of most.
+/// If this user may not read the call, the name of the kernel's function shows most sleeps.
 bool sleeps(const std::string& folder) {
     const std::optional<std::string> call = read_whole(folder + "/syscall");
     return call ? is_sleep(*call)

@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/events/stall.hpp"
+
 namespace ddprun::agent {
 
 namespace {
@@ -80,8 +82,7 @@ std::string LiveLine::text(Instant now, const WorkerMoments& rank0, const rdzv::
         text += fmt::format(" | step {}", last->number);
         text += last->total_steps ? fmt::format(" of {}", *last->total_steps) : "";
         const Duration age = now - last->at;
-        const bool is_stalled =
-            age >= limits_.stall_after && step && age >= step->whole * limits_.stall_steps;
+        const bool is_stalled = step && rdzv::is_stalled(age, step->whole, limits_);
         if (is_stalled) {
             text += fmt::format(" | no step for {}", rough_time(age));
         } else if (step) {

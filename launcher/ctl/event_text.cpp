@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/printable.hpp"
+#include "launcher/ctl/json_field.hpp"
 #include "rendezvous/core/first_failure.hpp"
 
 namespace ddprun::launcher {
@@ -19,16 +20,6 @@ namespace ddprun::launcher {
 namespace {
 
 using nlohmann::json;
-
-/// What a field says; empty: there is none.
-std::string said(const json& event, const char* name) {
-    const auto field = event.find(name);
-    if (field == event.end()) {
-        return {};
-    }
-    return printable(field->is_string() ? field->get<std::string>() : field->dump(),
-                     std::string::npos);
-}
 
 std::optional<int> number(const json& event, const char* name) {
     const auto field = event.find(name);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/printable.hpp"
+#include "launcher/ctl/json_field.hpp"
 #include "launcher/ctl/text_table.hpp"
 
 namespace ddprun::launcher {
@@ -15,16 +16,6 @@ namespace ddprun::launcher {
 namespace {
 
 using nlohmann::ordered_json;
-
-/// Of `object`, as text; empty: it has no such field.
-std::string said(const ordered_json& object, const char* name) {
-    if (!object.is_object() || !object.contains(name)) {
-        return {};
-    }
-    const ordered_json& value = object[name];
-    return value.is_string() ? printable(value.get<std::string>(), std::string::npos)
-                             : value.dump();
-}
 
 ordered_json member(const ordered_json& object, const char* name) {
     return object.is_object() && object.contains(name) ? object[name] : ordered_json();

@@ -27,6 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPeer = "its ddprun";
+constexpr std::size_t kEventPieceBytes = std::size_t{64} << 10;  ///< of a file, written at once
 
 std::string name_of_run(const std::string& folder) {
     return folder.substr(folder.find_last_of('/') + 1);
@@ -95,15 +96,21 @@ Result<void> copy_file(const std::string& folder, std::uint64_t from, const Take
     if (!file) {
         return Error{ErrorCode::NotFound, fmt::format("there are no events in {}", path)};
     }
+    std::string piece;
     for (std::string line; std::getline(file, line);) {
         const nlohmann::json event = nlohmann::json::parse(line, nullptr, false);
         const auto number = event.is_object() ? event.find("seq") : event.end();
         const bool is_wanted = number != event.end() && number->is_number_unsigned() &&
                                number->get<std::uint64_t>() >= from;
-        if (is_wanted && !take(line + "\n")) {
-            break;
+        piece += is_wanted ? line + "\n" : "";
+        if (piece.size() >= kEventPieceBytes) {
+            if (!take(piece)) {
+                return {};
+            }
+            piece.clear();
         }
     }
+    (void)take(piece);
     return {};
 }
 

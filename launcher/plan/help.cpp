@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kHelpColumn = 31;
 
-/// Of --help and of --help-all.
+/// Both --help and --help-all begin with it.
 constexpr std::string_view kHead = R"(usage: ddprun [flags] PROGRAM [its arguments ...]
 
 Starts workers on every node, gives each its place (RANK, WORLD_SIZE, MASTER_ADDR, ...),

@@ -161,19 +161,18 @@ Milliseconds from_wire(std::uint64_t milliseconds) {
     return Milliseconds(static_cast<Milliseconds::rep>(milliseconds));
 }
 
-Milliseconds least_age(const RankProgress& rank, const WatchLimits& limits) {
-    if (!rank.step_ns) {
-        return limits.stall_unpaced_after;
-    }
-    const auto step = std::chrono::nanoseconds(static_cast<std::int64_t>(*rank.step_ns));
-    return std::max(limits.stall_after,
-                    std::chrono::duration_cast<Milliseconds>(step) * limits.stall_steps);
-}
-
 }  // namespace
 
+bool is_stalled(Duration age, const std::optional<Duration>& step, const WatchLimits& limits) {
+    return step ? age >= limits.stall_after && age >= *step * limits.stall_steps
+                : age >= limits.stall_unpaced_after;
+}
+
 bool is_stalled(const RankProgress& rank, const WatchLimits& limits) {
-    return rank.step_age_ms && from_wire(*rank.step_age_ms) >= least_age(rank, limits);
+    const auto step = rank.step_ns ? std::optional<Duration>(std::chrono::nanoseconds(
+                                         static_cast<std::int64_t>(*rank.step_ns)))
+                                   : std::nullopt;
+    return rank.step_age_ms && is_stalled(from_wire(*rank.step_age_ms), step, limits);
 }
 
 Culprit find_culprit(const std::vector<RankSeen>& ranks, const WatchLimits& limits) {
@@ -217,32 +216,30 @@ std::optional<Stall> find_stall(const std::vector<RankSeen>& ranks, const WatchL
     const Ranks working = at_work(ranks);
     const Ranks telling =
         those(working, [](const RankSeen* rank) { return rank->told->step_age_ms.has_value(); });
-    Stall stall{.is_of_steps = !telling.empty(), .culprit = {}, .text = {}};
+    const bool tell_steps = !telling.empty();
     std::optional<Milliseconds> age;
-    for (const RankSeen* rank : stall.is_of_steps ? telling : working) {
-        const auto& told = stall.is_of_steps ? rank->told->step_age_ms : rank->told->output_age_ms;
-        if (!told) {
+    for (const RankSeen* rank : tell_steps ? telling : working) {
+        const RankProgress& told = *rank->told;
+        const auto& wire_age = tell_steps ? told.step_age_ms : told.output_age_ms;
+        if (!wire_age) {
             continue;
         }
-        const Milliseconds least =
-            stall.is_of_steps ? least_age(*rank->told, limits) : limits.stall_output_after;
-        if (from_wire(*told) < least) {
+        const Milliseconds then = from_wire(*wire_age);
+        if (tell_steps ? !is_stalled(told, limits) : then < limits.stall_output_after) {
             return std::nullopt;
         }
-        const Milliseconds now =
-            from_wire(*told) + std::chrono::duration_cast<Milliseconds>(rank->ago);
+        const Milliseconds now = then + std::chrono::duration_cast<Milliseconds>(rank->ago);
         age = std::min(age.value_or(now), now);
     }
     const bool may_compute = std::all_of(working.begin(), working.end(), [](const RankSeen* rank) {
         return rank->told->activity == Activity::Computes ||
                rank->told->activity == Activity::Unknown;
     });
-    if (!age || (!stall.is_of_steps && may_compute)) {
+    if (!age || (!tell_steps && may_compute)) {
         return std::nullopt;
     }
-    stall.age = *age;
-    stall.culprit = find_culprit(ranks, limits);
-    stall.text = joined(fmt::format("no {} for {} s", stall.is_of_steps ? "step" : "output",
+    Stall stall{.age = *age, .culprit = find_culprit(ranks, limits), .text = {}};
+    stall.text = joined(fmt::format("no {} for {} s", tell_steps ? "step" : "output",
                                     std::chrono::duration_cast<std::chrono::seconds>(*age).count()),
                         "; ", stall.culprit.text);
     return stall;

@@ -38,8 +38,7 @@ struct Culprit {
 [[nodiscard]] Culprit find_culprit(const std::vector<RankSeen>& ranks, const WatchLimits& limits);
 
 struct Stall {
-    Milliseconds age{0};      ///< since the last step of any rank; where none tells steps, output
-    bool is_of_steps = true;  ///< ranks tell steps
+    Milliseconds age{0};  ///< since the last step of any rank; where none tells steps, output
     Culprit culprit;
     std::string text;  ///< all of it, for people
 };
@@ -51,7 +50,11 @@ struct Stall {
 [[nodiscard]] std::optional<Stall> find_stall(const std::vector<RankSeen>& ranks,
                                               const WatchLimits& limits);
 
-/// Its last step is so long ago. False: it has told none.
+/// Whether a last step is too long ago by its `age`. `step`: how long one takes, if that is known.
+[[nodiscard]] bool is_stalled(Duration age, const std::optional<Duration>& step,
+                              const WatchLimits& limits);
+
+/// The same of a rank. False: it has told none.
 [[nodiscard]] bool is_stalled(const RankProgress& rank, const WatchLimits& limits);
 
 }  // namespace ddprun::rdzv

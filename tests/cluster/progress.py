@@ -20,6 +20,8 @@ import sys
 import tempfile
 import unittest
 
+from server_sent import events_of
+
 PATIENCE_S = 300  # on a machine that has no time for it
 PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../worker_runtime/python")
 BIN = ""
@@ -144,18 +146,7 @@ class ProgressTest(unittest.TestCase):
 
     def follow(self):
         """The events of the job as server-sent ones, from the first on."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
-        self.addCleanup(connection.close)
-        while True:
-            connection.request("GET", "/events?job=llama",
-                               headers={"Accept": "text/event-stream"})
-            answer = connection.getresponse()
-            if answer.status == 200:
-                break
-            answer.read()
-        for line in answer:
-            if line.startswith(b"data: "):
-                yield json.loads(line[len("data: "):])
+        return events_of(self.port, "llama", PATIENCE_S, self.addCleanup)
 
     def status(self):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)

@@ -7,14 +7,15 @@ only writes.
 usage: stalls.py BIN_DIR [unittest's words]
 """
 
-import http.client
-import json
 import os
 import re
+import select
 import subprocess
 import sys
 import tempfile
 import unittest
+
+from server_sent import events_of
 
 PATIENCE_S = 300  # on a machine that has no time for it
 PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../worker_runtime/python")
@@ -30,8 +31,10 @@ if tells == "steps":
     worker = ddprun.worker()
 mine, other = (os.open(os.path.join(folder, f"to{end}"), os.O_RDWR) for end in (rank, 1 - rank))
 for step in range(1, 10**9):
+    if step == 20:
+        with open(os.path.join(folder, "stands"), "w") as file:
+            file.write("x")
     if rank == 1 and step == 20:
-        open(os.path.join(folder, "stands"), "w").close()
         if fault == "sleeps":
             time.sleep(10**6)
         while True:
@@ -52,6 +55,10 @@ class StallTest(unittest.TestCase):
         self.folder = folder.name
         for rank in range(2):
             os.mkfifo(os.path.join(self.folder, f"to{rank}"))
+        stands = os.path.join(self.folder, "stands")
+        os.mkfifo(stands)
+        self.stands = os.open(stands, os.O_RDWR)
+        self.addCleanup(os.close, self.stands)
         self.script = os.path.join(self.folder, "train.py")
         with open(self.script, "w", encoding="utf-8") as file:
             file.write(TRAINING)
@@ -60,7 +67,8 @@ class StallTest(unittest.TestCase):
         while not (found := re.search(r"listening on 127\.0\.0\.1:(\d+)", line)):
             line = daemon.stdout.readline()
             self.assertTrue(line, "the daemon has ended")
-        self.endpoint = f"127.0.0.1:{found.group(1)}"
+        self.port = int(found.group(1))
+        self.endpoint = f"127.0.0.1:{self.port}"
 
     def start(self, program, *arguments, output=subprocess.PIPE):
         process = subprocess.Popen(
@@ -97,20 +105,9 @@ class StallTest(unittest.TestCase):
         self.fail(answer)
 
     def news(self):
-        """A line as any node tells how far its ranks are: once a second."""
-        host, port = self.endpoint.split(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
-        self.addCleanup(connection.close)
-        while True:
-            connection.request("GET", "/events?job=llama",
-                               headers={"Accept": "text/event-stream"})
-            answer = connection.getresponse()
-            if answer.status == 200:
-                break
-            answer.read()
-        for line in answer:
-            if line.startswith(b"data: ") and json.loads(line[6:])["event"] == "progress":
-                yield line
+        """An event as any node tells how far its ranks are: once a second."""
+        events = events_of(self.port, "llama", PATIENCE_S, self.addCleanup)
+        return (event for event in events if event["event"] == "progress")
 
     def test_a_rank_that_sleeps_is_named(self):
         self.start_job("steps", "sleeps")
@@ -135,11 +132,12 @@ class StallTest(unittest.TestCase):
                 self.assertNotIn("training", said)
 
     def test_the_first_status_has_the_steps(self):
-        nodes = self.start_job("steps", "sleeps")
-        # Rank 1 has told its last step before it sleeps; nobody has asked the rendezvous yet.
-        while not os.path.exists(os.path.join(self.folder, "stands")):
-            self.assertIsNone(nodes[0].poll())
-            self.assertIsNone(nodes[1].poll())
+        self.start_job("steps", "sleeps")
+        # Both ranks have told their last step; nobody has asked the rendezvous yet.
+        for _ in range(2):
+            ready, _, _ = select.select([self.stands], [], [], PATIENCE_S)
+            self.assertTrue(ready, "a rank has not come to step 20")
+            os.read(self.stands, 1)
         said = self.ctl("status")
         self.assertEqual(len(re.findall("step 19", said)), 2, said)
 

@@ -439,7 +439,7 @@ namespace {
 void clip(ProcessGroup& group) {
     const Tensor weight = torch::ones({kMany}, torch::device(group.device()));
     weight.mutable_grad() = torch::ones_like(weight);
-    // Of the greatest: the fake GPU's next operator would wait for the sum, too.
+    // The greatest is taken: the fake GPU's next operator would wait for the sum, too.
     const Result<Tensor> norm =
         clip_grad_norm(group, {weight}, 1e-3, std::numeric_limits<double>::infinity());
     require(weight.grad().eq(1).all().item<bool>(), "gradients are scaled by a norm that is none");

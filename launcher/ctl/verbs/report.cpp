@@ -6,6 +6,7 @@
 #include "base/printable.hpp"
 #include "launcher/ctl/bundle.hpp"
 #include "launcher/ctl/jobs_text.hpp"
+#include "launcher/ctl/json_field.hpp"
 #include "launcher/ctl/local_runs.hpp"
 #include "launcher/ctl/verbs/verbs.hpp"
 
@@ -19,31 +20,18 @@ struct ReportOptions {
     std::string bundle;  ///< the file to write; empty: the report is printed
 };
 
-/// A field of report.json, as text; empty: there is none.
-std::string field_of(const nlohmann::json& object, const char* name) {
-    const auto field = object.is_object() ? object.find(name) : object.end();
-    if (field == object.end() || field->is_null()) {
-        return {};
-    }
-    return field->is_string() ? field->get<std::string>() : field->dump();
-}
-
-std::string one_line(const nlohmann::json& object, const char* name) {
-    return printable(field_of(object, name), std::string::npos);
-}
-
 /// What a closed run's report.json (docs/logs.md) says, for people.
 std::string report_text(const nlohmann::json& report) {
-    std::string text = fmt::format("{}: {}: {}\n", one_line(report, "program"),
-                                   one_line(report, "verdict"), one_line(report, "text"));
-    text += fmt::format("  ended   {}, exit code {}; started {}\n", one_line(report, "ended"),
-                        one_line(report, "exit_code"), one_line(report, "started"));
+    std::string text = fmt::format("{}: {}: {}\n", said(report, "program"), said(report, "verdict"),
+                                   said(report, "text"));
+    text += fmt::format("  ended   {}, exit code {}; started {}\n", said(report, "ended"),
+                        said(report, "exit_code"), said(report, "started"));
     if (report.contains("time")) {
-        text += fmt::format("  time    {}\n", one_line(report["time"], "text"));
+        text += fmt::format("  time    {}\n", said(report["time"], "text"));
     }
     if (report.contains("timeline")) {
         for (const nlohmann::json& event : report["timeline"]) {
-            text += fmt::format("  {}  {}\n", one_line(event, "at"), one_line(event, "text"));
+            text += fmt::format("  {}  {}\n", said(event, "at"), said(event, "text"));
         }
     }
     const auto failure = report.find("first_failure");
@@ -51,8 +39,8 @@ std::string report_text(const nlohmann::json& report) {
         return text;
     }
     for (const char* name : {"error", "kernel", "logs", "stacks"}) {
-        const std::string said = one_line(*failure, name);
-        text += said.empty() ? "" : fmt::format("  {:<7} {}\n", name, said);
+        const std::string told = said(*failure, name);
+        text += told.empty() ? "" : fmt::format("  {:<7} {}\n", name, told);
     }
     const std::string words = field_of(*failure, "last_words");
     if (!words.empty()) {
