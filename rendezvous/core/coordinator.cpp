@@ -24,6 +24,7 @@
 #include "rendezvous/core/silence.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/core/stopping.hpp"
+#include "rendezvous/core/strangers.hpp"
 #include "rendezvous/wire/node_sizes.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
@@ -228,6 +229,7 @@ void take(Step& step, const Input& input) {
                    [&](const Tick&) { judge_deadlines(step); },
                    [&](const Durability& in) { judge_durability(step, in.fault); },
                    [&](const OrderGiven& in) { take_order(step, in); },
+                   [&](const StrangerRefused& in) { hear_of_stranger(step, in); },
                },
                input);
 }

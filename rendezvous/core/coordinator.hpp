@@ -56,7 +56,15 @@ struct OrderGiven {
     std::string from;  ///< where it came from, for people
 };
 
-using Input = std::variant<Received, ConnectionEnded, HeldUp, Tick, Durability, OrderGiven>;
+/// Somebody asked for this job and was turned away before it could say more: it did not prove that
+/// it may join. Its address and the reason are for people.
+struct StrangerRefused {
+    std::string address;
+    std::string why;  ///< of this process's own words only
+};
+
+using Input = std::variant<Received, ConnectionEnded, HeldUp, Tick, Durability, OrderGiven,
+                           StrangerRefused>;
 
 // --------------------------------------------------------------------------------------- effects
 

@@ -74,7 +74,9 @@ std::string names_preparing(const Run& run) {
 
 std::string explain_forming(const Run& run, const Forming& forming, Instant now) {
     const std::string unfit = names_unfit(run, now);
-    const std::string and_unfit = unfit.empty() ? "" : "; " + unfit;
+    const std::string strangers = run.strangers.text();
+    const std::string and_absent = (strangers.empty() ? "" : "; turned away: " + strangers) +
+                                  (unfit.empty() ? "" : "; " + unfit);
     const std::size_t here = run.nodes.ready().size();
     const std::string range = nnodes_of(run.settings);
     const bool is_first = run.current.places.empty();
@@ -83,11 +85,11 @@ std::string explain_forming(const Run& run, const Forming& forming, Instant now)
             "held by {} for {} s, or until it is released (ddpctl release): {} of "
             "{} here ({}){}",
             run.hold->by, run.hold->asked.count() / 1000, node_count(here), range,
-            here == 0 ? "none" : names_here(run), and_unfit);
+            here == 0 ? "none" : names_here(run), and_absent);
     }
     if (is_preparing(run) && (is_first || here < minimum(run))) {
         return fmt::format("waiting for the prepare command on {}: {} of {} ready{}",
-                           names_preparing(run), node_count(here), range, and_unfit);
+                           names_preparing(run), node_count(here), range, and_absent);
     }
     if (here >= minimum(run)) {
         if (forming.not_before) {
@@ -97,7 +99,7 @@ std::string explain_forming(const Run& run, const Forming& forming, Instant now)
             return fmt::format("waiting for {}, cut off", hosts_of(run, run.nodes.suspects()));
         }
         return fmt::format("{} of {} here ({}); starting soon unless more come{}", node_count(here),
-                           range, names_here(run), and_unfit);
+                           range, names_here(run), and_absent);
     }
     std::string text =
         fmt::format("waiting for {} more: {} of {} here ({})", node_count(minimum(run) - here),
@@ -111,7 +113,7 @@ std::string explain_forming(const Run& run, const Forming& forming, Instant now)
     if (!run.turned_away.empty()) {
         text += fmt::format("; turned away: {}", run.turned_away);
     }
-    return text + and_unfit;
+    return text + and_absent;
 }
 
 /// Of a generation that spares wait beside: what it needs to grow to its next size. Empty if it has

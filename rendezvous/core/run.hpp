@@ -24,6 +24,7 @@
 #include "rendezvous/core/sameness.hpp"
 #include "rendezvous/core/silence.hpp"
 #include "rendezvous/core/stopping.hpp"
+#include "rendezvous/core/strangers.hpp"
 #include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::rdzv {
@@ -86,6 +87,7 @@ struct Run {
     std::string not_durable;  ///< why the journal has not the last record; empty
     DifferencesTold differences_told;
     std::string turned_away;            ///< why the last one was, since a generation ran
+    Strangers strangers;                ///< since a generation began
     std::string said_waiting;           ///< the last explanation published
     std::optional<Instant> explain_at;  ///< when waiting nodes are told why, at the latest
 };

@@ -148,6 +148,9 @@ asio::awaitable<void> Server::serve(Session& session, Instant deadline) {
     const auto* const evicted = std::get_if<Session::Evicted>(&session.state);
     if (evicted != nullptr || !greeted) {
         refuse(session.peer, evicted != nullptr ? evicted->why : greeted.error().what);
+        if (evicted == nullptr) {
+            tell_of_stranger(session, greeted.error());
+        }
     } else if (!is_stopped_ && !is_watcher) {
         co_await carry(session);
     }
@@ -158,6 +161,28 @@ asio::awaitable<void> Server::serve(Session& session, Instant deadline) {
     const ConnectionId id = session.id;
     sessions_.erase(id);
     end_if_idle();
+}
+
+/// The nodes of the job that it wanted to join may be waiting for it.
+void Server::tell_of_stranger(const Session& session, const Error& refused) {
+    const bool is_certain =
+        refused.code == ErrorCode::Refused || refused.code == ErrorCode::BadSecret;
+    std::optional<JobId> wanted;
+    jobs_.visit([&](const JobId& job, const Coordinator&) {
+        if (session.handshake.is_for(job)) {
+            wanted = job;
+        }
+    });
+    if (is_stopped_ || !is_certain || !wanted || session.handshake.role() != PeerRole::Agent) {
+        return;
+    }
+    StrangerRefused stranger{.address = session.address(), .why = refused.what};
+    if (refused.code == ErrorCode::BadSecret) {
+        stranger.why += fmt::format("; copy {} of the rendezvous's machine to it, or start it with "
+                                    "the same --secret-file",
+                                    options_.secret->origin());
+    }
+    static_cast<void>(jobs_.step(*wanted, std::move(stranger)));
 }
 
 asio::awaitable<void> Server::carry(Session& session) {

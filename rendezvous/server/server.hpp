@@ -107,6 +107,7 @@ private:
     // server.cpp: starting, messages, the end
     boost::asio::awaitable<void> serve(Session& session, Instant deadline);
     boost::asio::awaitable<void> carry(Session& session);
+    void tell_of_stranger(const Session& session, const Error& refused);
     void expect_join(Session& session);
     [[nodiscard]] JobHooks make_hooks();
     [[nodiscard]] NewsHooks make_news_hooks();

@@ -55,13 +55,13 @@ asio::awaitable<Result<void>> greet_agent(Session& session) {
     if (!moved) {
         co_return Error{ErrorCode::ConnectionLost, kEnded};
     }
+    const RendezvousHandshake::Answer answer =
+        session.handshake.answer(std::string_view(hello.data(), hello.size()));
     if (session.tls && !connection.has_tls()) {
         const std::string words = answer_about_tls(true);
         moved = co_await connection.write_whole(words);
         co_return Error{ErrorCode::Refused, "it was started without --tls-ca, we speak TLS only"};
     }
-    const RendezvousHandshake::Answer answer =
-        session.handshake.answer(std::string_view(hello.data(), hello.size()));
     const Result<void> answered = co_await connection.write_whole(answer.bytes);
     if (answer.refused) {
         co_return *answer.refused;

@@ -44,6 +44,9 @@ struct Session {
     /// Closes the connection after `patience`: whoever asks has no reason to stay.
     void limit(Milliseconds patience);
 
+    /// "10.0.0.7": `peer` without its port.
+    [[nodiscard]] std::string address() const { return peer.substr(0, peer.find(' ')); }
+
     /// Null: it has joined none, or was dismissed.
     [[nodiscard]] const JobId* job() const;
 

@@ -177,6 +177,10 @@ asio::awaitable<Result<SessionKeys>> Dialer::prove() {
     }
     const Result<AgentHandshake::Finish> finish = handshake.finish(bytes, peer_);
     if (!finish) {
+        if (finish.error().code == ErrorCode::BadSecret) {
+            const std::string words(kProofBytes, '\0');
+            moved = co_await connection_->write_whole(words);
+        }
         co_return finish.error();
     }
     moved = co_await connection_->write_whole(finish->proof);

@@ -368,6 +368,10 @@ private:
             case 11:
                 step(OrderGiven{.number = 1, .order = choose_order(), .from = "fuzz"});
                 break;
+            case 12:
+                step(StrangerRefused{.address = fmt::format("10.0.0.{}", choices_.byte()),
+                                     .why = "its secret is not ours"});
+                break;
             default:
                 obey(agent);
                 break;

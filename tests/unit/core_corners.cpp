@@ -766,6 +766,45 @@ TEST_CASE("those who wait are told who was turned away, and how much of their ti
     CHECK(driver.coordinator.run()->turned_away.empty());
 }
 
+TEST_CASE("those who wait are told of strangers, each address at once, how often with the next") {
+    Driver driver;
+    const auto refuse = [&driver](const std::string& address, const std::string& why) {
+        driver.coordinator.step(driver.now, StrangerRefused{.address = address, .why = why},
+                                driver.effects);
+    };
+    driver.hear(1, join_of("a", 2));
+    refuse("10.0.0.7", "its secret is not ours");
+    REQUIRE(driver.sent<Waiting>(1).size() == 1);
+    CHECK(driver.sent<Waiting>(1)[0].text ==
+          "waiting for 1 node more: 1 of 2 here (a); turned away: 10.0.0.7: its secret is not "
+          "ours");
+    refuse("10.0.0.7", "its secret is not ours");
+    refuse("10.0.0.7", "its secret is not ours");
+    CHECK(driver.sent<Waiting>(1).size() == 1);
+    refuse("10.0.0.8", "it was started with --insecure, we were not");
+    REQUIRE(driver.sent<Waiting>(1).size() == 2);
+    CHECK(driver.sent<Waiting>(1)[1].text ==
+          "waiting for 1 node more: 1 of 2 here (a); turned away: 10.0.0.7 (3 times), 10.0.0.8: "
+          "it was started with --insecure, we were not");
+    CHECK(driver.coordinator.explain() == driver.sent<Waiting>(1)[1].text);
+
+    driver.hear(2, join_of("b", 2));
+    REQUIRE(driver.sent<Start>(1).size() == 1);
+    refuse("10.0.0.7", "its secret is not ours");
+    refuse("10.0.0.7", "its secret is not ours");
+    REQUIRE(driver.sent<Notice>(1).size() == 1);
+    CHECK(driver.sent<Notice>(1)[0].text == "turned away: 10.0.0.7: its secret is not ours");
+}
+
+TEST_CASE("of very many strangers some addresses are kept") {
+    Strangers strangers;
+    CHECK(strangers.add({.address = "a", .why = "x"}, 2));
+    CHECK(strangers.add({.address = "b", .why = "x"}, 2));
+    CHECK_FALSE(strangers.add({.address = "c", .why = "y"}, 2));
+    CHECK_FALSE(strangers.add({.address = "b", .why = "z"}, 2));
+    CHECK(strangers.text() == "a, b (2 times): z");
+}
+
 TEST_CASE("a held-up loop judges no silence for a while, and a single process has no leases") {
     Driver driver;
     driver.hear(1, join_of("a", 2));

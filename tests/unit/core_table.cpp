@@ -121,8 +121,9 @@ static_assert(std::variant_size_v<RendezvousMessage> == kAnswerNames.size());
 constexpr std::array<const char*, 6> kPhaseNames = {"Forming", "Running",  "Stopping",
                                                     "Closed",  "Adopting", "Restored"};
 static_assert(std::variant_size_v<Phase> == kPhaseNames.size());
-static_assert(std::variant_size_v<Input> == 6,
-              "Received, ConnectionEnded, HeldUp, Tick, Durability, OrderGiven");
+static_assert(
+    std::variant_size_v<Input> == 7,
+    "Received, ConnectionEnded, HeldUp, Tick, Durability, OrderGiven, StrangerRefused");
 
 OrderGiven given(OperatorAction action, const std::string& node = {}) {
     return {.number = 1,
@@ -238,6 +239,7 @@ const std::map<std::string, Row> kTable = {
      {"a closed", "-", "a<-Waiting b<-Waiting", "a closed b closed", "-", "-"}},
     {"Durability",
      {"a<-Notice", "a<-Notice b<-Notice", "a<-Notice b<-Notice", "a<-Notice b<-Notice", "-", "-"}},
+    {"StrangerRefused", {"a<-Waiting", "a<-Notice", "a<-Notice", "-", "-", "-"}},
     {"Order drain",
      {"a<-Released taken =Closed", "a<-Stop b<-Stop taken =Stopping", "taken", "refused", "refused",
       "refused"}},
@@ -270,6 +272,7 @@ std::vector<std::pair<std::string, Input>> all_inputs(ConnectionId speaker) {
     inputs.emplace_back("HeldUp", HeldUp{Milliseconds(10)});
     inputs.emplace_back("Tick, nothing due", Tick{});
     inputs.emplace_back("Durability", Durability{"the disk is full"});
+    inputs.emplace_back("StrangerRefused", StrangerRefused{"10.0.0.7", "its secret is not ours"});
     inputs.emplace_back("Order drain", given(OperatorAction::Drain, "a"));
     inputs.emplace_back("Order restart", given(OperatorAction::Restart));
     inputs.emplace_back("Order hold", given(OperatorAction::Hold));
@@ -307,7 +310,7 @@ TEST_CASE("whoever has not joined is not heard, in any phase") {
     for (const char* phase : kPhaseNames) {
         for (const auto& [name, input] : all_inputs(ConnectionId(99))) {
             if (name == "Join" || name == "Unfit" || name == "Durability" ||
-                std::holds_alternative<OrderGiven>(input)) {
+                name == "StrangerRefused" || std::holds_alternative<OrderGiven>(input)) {
                 continue;  // how to join, what is said instead, and no node's word
             }
             Table table(phase);

@@ -1,0 +1,42 @@
+#include "rendezvous/core/strangers.hpp"
+
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "rendezvous/core/explain.hpp"
+#include "rendezvous/core/step.hpp"
+
+namespace ddprun::rdzv {
+
+bool Strangers::add(const StrangerRefused& refused, std::size_t addresses_max) {
+    const bool is_known = times_.contains(refused.address);
+    if (is_known || times_.size() < addresses_max) {
+        ++times_[refused.address];
+        why_ = refused.why;
+    }
+    return !is_known && times_.contains(refused.address);
+}
+
+std::string Strangers::text() const {
+    std::vector<std::string> names;
+    for (const auto& [address, times] : times_) {
+        names.push_back(times == 1 ? address : fmt::format("{} ({} times)", address, times));
+    }
+    return names.empty() ? std::string() : fmt::format("{}: {}", list_of(names), why_);
+}
+
+void hear_of_stranger(Step& step, const StrangerRefused& refused) {
+    Run& run = step.run;
+    if (is_closed(run) || !run.strangers.add(refused, step.options.limits.nodes_max)) {
+        return;
+    }
+    trace(step, fmt::format("{} was turned away: {}", refused.address, refused.why));
+    if (std::holds_alternative<Forming>(run.phase)) {
+        run.explain_at = step.now;
+    } else {
+        tell_head(step, fmt::format("turned away: {}: {}", refused.address, refused.why));
+    }
+}
+
+}  // namespace ddprun::rdzv

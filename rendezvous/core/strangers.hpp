@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+
+/// Who asked for a job and did not prove that it may join: another secret, another version, with
+/// --insecure beside nodes without. None of it is a node, and no decision depends on it. It is told
+/// to people, who may be waiting for that node.
+namespace ddprun::rdzv {
+
+struct Run;
+struct Step;
+struct StrangerRefused;
+
+class Strangers {
+public:
+    /// True: the first from that address. Beyond `addresses_max` others are not kept.
+    bool add(const StrangerRefused& refused, std::size_t addresses_max);
+
+    /// "10.0.0.7 (3 times), 10.0.0.8: its secret …", with the reason of the last one; empty: nobody
+    /// was turned away.
+    [[nodiscard]] std::string text() const;
+
+    void clear() { times_.clear(); }
+
+private:
+    std::map<std::string, std::size_t> times_;  ///< by address
+    std::string why_;
+};
+
+/// A new address is told at once: to the nodes that wait, or where nothing waits to group rank 0's
+/// node. How often it came is told with the next explanation.
+void hear_of_stranger(Step& step, const StrangerRefused& refused);
+
+}  // namespace ddprun::rdzv
