@@ -106,7 +106,7 @@ std::string job_text(const std::string& answer) {
     }
     if (const ordered_json slowest = member(status, "slowest"); slowest.is_object()) {
         constexpr double kPercent = 100;
-        text += fmt::format("  slowest rank {}; {:.0f} % of everybody's step is waiting for it\n",
+        text += fmt::format("  slowest rank {}; the others wait for it {:.0f} % of the time\n",
                             said(slowest, "rank"), kPercent * slowest.value("cost_share", 0.0));
     }
     text += fmt::format("  time    {}\n", said(time, "text"));

@@ -150,7 +150,7 @@ std::string job_text(const JobStatus& job) {
     if (job.slow) {
         constexpr int kPermillePerPercent = 10;
         text +=
-            fmt::format("  slowest: rank {} on {}; {} % of everybody's step is waiting for it\n",
+            fmt::format("  slowest: rank {} on {}; the others wait for it {} % of the time\n",
                         job.slow->rank.value(), clean(job.slow->hostname),
                         job.slow->cost_permille / kPermillePerPercent);
     }

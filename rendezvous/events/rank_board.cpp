@@ -127,6 +127,7 @@ void RankBoard::take(Instant now, const NodeOfRanks& node, const Progress& progr
                   .store = progress.store};
     const std::string quoted_node = quoted(node.node.value());
     for (const RankProgress& rank : progress.ranks) {
+        look_at(Rank(node.base_rank + rank.local_rank.value()), rank);
         add_rank(told.text, quoted_node, node.base_rank, rank);
         if (rank.step_ns && rank.own_ns) {
             told.times.push_back({.rank = Rank(node.base_rank + rank.local_rank.value()),
@@ -142,17 +143,45 @@ void RankBoard::take(Instant now, const NodeOfRanks& node, const Progress& progr
     nodes_[node.base_rank] = std::make_shared<const NodeTold>(std::move(told));
 }
 
-void RankBoard::judge(Instant now, Instant since) {
+/// Ranks that use a GPU may wait by computing: of those it tells nothing.
+void RankBoard::look_at(Rank rank, const RankProgress& told) {
+    const bool tells = told.activity != Activity::Unknown && !told.step && !told.gpu_permille &&
+                       told.phase != RankPhase::Finished && told.phase != RankPhase::Failed;
+    if (tells) {
+        WaitLooks& looks = looks_.try_emplace(rank, WaitLooks{.rank = rank}).first->second;
+        looks.add(told.activity == Activity::Waits);
+    } else {
+        looks_.erase(rank);
+    }
+}
+
+/// By the ranks' steps, else by what they did.
+std::optional<Slowest> RankBoard::find_slowest_now() const {
     std::vector<StepTime> times;
+    std::vector<WaitLooks> looks;
+    std::size_t ranks = 0;
+    for (const auto& [base_rank, told] : nodes_) {
+        times.insert(times.end(), told->times.begin(), told->times.end());
+        ranks += told->ranks.size();
+    }
+    for (const auto& [rank, seen] : looks_) {
+        looks.push_back(seen);
+    }
+    return looks.size() == ranks ? find_slowest_by_looks(looks) : find_slowest(times);
+}
+
+void RankBoard::judge(Instant now, Instant since) {
     std::vector<RankSeen> seen;
     for (auto node = nodes_.begin(); node != nodes_.end();) {
         const NodeTold& told = *node->second;
         if (told.at < since) {
+            for (const RankProgress& rank : told.ranks) {
+                looks_.erase(Rank(told.where.base_rank + rank.local_rank.value()));
+            }
             base_rank_of_.erase(told.where.node);
             node = nodes_.erase(node);
             continue;
         }
-        times.insert(times.end(), told.times.begin(), told.times.end());
         for (const RankProgress& rank : told.ranks) {
             seen.push_back({.rank = Rank(told.where.base_rank + rank.local_rank.value()),
                             .host = told.where.hostname,
@@ -163,7 +192,7 @@ void RankBoard::judge(Instant now, Instant since) {
     }
     stall_ = find_stall(seen, WatchLimits());
     slowest_.reset();
-    const std::optional<Slowest> slowest = stall_ ? std::nullopt : find_slowest(times);
+    const std::optional<Slowest> slowest = stall_ ? std::nullopt : find_slowest_now();
     if (slowest) {
         const auto next = nodes_.upper_bound(slowest->rank.value());
         slowest_ = NamedSlowest{.slowest = *slowest, .where = std::prev(next)->second->where};

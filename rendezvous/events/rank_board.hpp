@@ -108,9 +108,13 @@ public:
     [[nodiscard]] const std::optional<Stall>& stall() const { return stall_; }
 
 private:
+    void look_at(Rank rank, const RankProgress& told);
+    [[nodiscard]] std::optional<Slowest> find_slowest_now() const;
+
     Generation generation_;
     std::map<int, std::shared_ptr<const NodeTold>> nodes_;  ///< by base rank
     std::map<NodeId, int> base_rank_of_;                    ///< the key of each
+    std::map<Rank, WaitLooks> looks_;                        ///< of those that tell no steps
     std::optional<NamedSlowest> slowest_;
     std::optional<Stall> stall_;
 };

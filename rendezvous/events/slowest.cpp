@@ -12,6 +12,11 @@ constexpr double kDeviations = 4;
 /// Of values that are spread as a normal distribution, beside their median deviation.
 constexpr double kSigmas = 1.4826;
 constexpr double kLeastShare = 0.05;
+/// A look counts for so much in what is of late.
+constexpr double kLookWeight = 0.1;
+constexpr int kLooksLeast = 10;
+constexpr double kHardlyWaits = 0.25;
+constexpr double kMostlyWaits = 0.5;
 
 /// Of an even number the lower one: of two ranks the faster is the measure. `values` not empty.
 double median_of(std::vector<double> values) {
@@ -48,6 +53,34 @@ std::optional<Slowest> find_slowest(const std::vector<StepTime>& ranks) {
         return std::nullopt;
     }
     return Slowest{.rank = last->rank, .cost_share = std::min(more / step, 1.0)};
+}
+
+void WaitLooks::add(bool waits) {
+    ++count;
+    const double weight = std::max(kLookWeight, 1.0 / count);
+    wait_share += ((waits ? 1.0 : 0.0) - wait_share) * weight;
+}
+
+std::optional<Slowest> find_slowest_by_looks(const std::vector<WaitLooks>& ranks) {
+    std::optional<Slowest> found;
+    double others_least = 1;
+    for (const WaitLooks& rank : ranks) {
+        if (rank.count < kLooksLeast) {
+            return std::nullopt;
+        }
+        if (rank.wait_share > kHardlyWaits) {
+            others_least = std::min(others_least, rank.wait_share);
+        } else if (found) {
+            return std::nullopt;
+        } else {
+            found = Slowest{.rank = rank.rank};
+        }
+    }
+    if (!found || ranks.size() < 2 || others_least < kMostlyWaits) {
+        return std::nullopt;
+    }
+    found->cost_share = others_least;
+    return found;
 }
 
 }  // namespace ddprun::rdzv

@@ -20,10 +20,24 @@ struct Slowest {
     double cost_share = 0;  ///< of a step, which everybody takes longer because of this rank
 };
 
+/// What one rank of a program that tells no steps did when its node looked.
+struct WaitLooks {
+    Rank rank;
+    int count = 0;          ///< looks so far that told what it did
+    double wait_share = 0;  ///< of late: of the looks, those at which it waited
+
+    void add(bool waits);
+};
+
 /// Ranks that train together all make the same number of steps: who is slow is who the others wait
 /// for, because it has more to do of its own in a step. It is named if it stands out from the
 /// median by more than the others are spread (four times their median deviation) and by more than
 /// a twentieth of a step. None: nobody stands out, or fewer than two ranks are known.
 [[nodiscard]] std::optional<Slowest> find_slowest(const std::vector<StepTime>& ranks);
+
+/// The one rank that hardly ever waits (a quarter of the looks at most) while each other one does
+/// half of the time or more. Their least share is what it costs. None: there is no such rank, or
+/// some rank was looked at fewer than ten times.
+[[nodiscard]] std::optional<Slowest> find_slowest_by_looks(const std::vector<WaitLooks>& ranks);
 
 }  // namespace ddprun::rdzv

@@ -262,7 +262,7 @@ class MadeUpJobs(BrowserTest):
         page = self.open(self.address(daemon))
         self.expect(page.locator("#legend")).to_contain_text("training 8,000")
         self.expect(page.locator("#facts")).to_contain_text(
-            "rank 3171 on gpu-0396: everybody's step is 31 % longer")
+            "rank 3171 on gpu-0396: the others wait for it 31 % of the time")
         took = []
         for turn in range(10):
             step = 200000 + 10 * turn

@@ -171,6 +171,70 @@ TEST_CASE("the board has each rank as it was told last, and the slowest with its
     CHECK(board.told().rank_count() == 1);
 }
 
+namespace {
+
+/// Rank 0 tells of two nodes' ranks what they do; how it is judged.
+class LookedAt {
+public:
+    void look(const std::vector<rdzv::Activity>& activities) {
+        now_ += 1s;
+        for (std::size_t i = 0; i < activities.size(); ++i) {
+            rdzv::RankProgress rank{.local_rank = LocalRank(0), .activity = activities[i]};
+            rank.gpu_permille = gpu_permille;
+            rank.output_age_ms = 100;
+            board.take(now_,
+                       {.node = NodeId("n" + std::to_string(i)),
+                        .hostname = "h" + std::to_string(i),
+                        .base_rank = static_cast<int>(i)},
+                       {.generation = Generation(1), .ranks = {rank}});
+        }
+        board.judge(now_, now_ - 10s);
+    }
+
+    std::optional<int> gpu_permille;
+    rdzv::RankBoard board;
+
+private:
+    Instant now_ = kStart;
+};
+
+}  // namespace
+
+TEST_CASE("of a program without steps the one rank is named that never waits") {
+    using rdzv::Activity;
+    LookedAt job;
+    for (int i = 0; i < 9; ++i) {
+        job.look({Activity::Waits, i % 3 == 0 ? Activity::Computes : Activity::Waits,
+                  i % 2 == 0 ? Activity::Sleeps : Activity::Computes});
+        CHECK_FALSE(job.board.slowest());
+    }
+    job.look({Activity::Waits, Activity::Waits, Activity::Computes});
+    REQUIRE(job.board.slowest());
+    CHECK(job.board.slowest()->slowest.rank == Rank(2));
+    CHECK(job.board.slowest()->where.hostname == "h2");
+    CHECK(job.board.slowest()->slowest.cost_share > 0.6);
+    CHECK(job.board.slowest()->slowest.cost_share < 0.8);
+}
+
+TEST_CASE("of a program without steps nobody is named while more than one rank hardly waits") {
+    using rdzv::Activity;
+    const auto named_after = [](const std::vector<rdzv::Activity>& activities,
+                                std::optional<int> gpu_permille) {
+        LookedAt job;
+        job.gpu_permille = gpu_permille;
+        for (int i = 0; i < 20; ++i) {
+            job.look(activities);
+        }
+        return job.board.slowest().has_value();
+    };
+    CHECK(named_after({Activity::Waits, Activity::Computes, Activity::Waits}, {}));
+    CHECK_FALSE(named_after({Activity::Waits, Activity::Computes, Activity::Computes}, {}));
+    CHECK_FALSE(named_after({Activity::Waits, Activity::Waits, Activity::Waits}, {}));
+    CHECK_FALSE(named_after({Activity::Computes}, {}));
+    CHECK_FALSE(named_after({Activity::Waits, Activity::Computes, Activity::Unknown}, {}));
+    CHECK_FALSE(named_after({Activity::Waits, Activity::Computes, Activity::Waits}, 990));
+}
+
 TEST_CASE("a rendezvous is told each moment once, and a new one all of them") {
     MomentsTold told;
     told.begin(Generation(3), 8);

@@ -212,7 +212,7 @@ export function factsOf(job) {
   if (rates.length > 0) facts.push(['Steps/s', median(rates).toFixed(2)]);
   if (job.slowest) {
     const cost = job.slowest.cost_share === undefined ? ''
-      : `: everybody's step is ${percent(job.slowest.cost_share)} longer`;
+      : `: the others wait for it ${percent(job.slowest.cost_share)} of the time`;
     facts.push(['Slowest', `rank ${job.slowest.rank} on ${job.slowest.host ?? job.slowest.node}${cost}`]);
   }
   const share = job.time?.whole_ms > 0 ? job.time.training_ms / job.time.whole_ms : undefined;
