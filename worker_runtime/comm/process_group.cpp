@@ -357,6 +357,20 @@ Result<void> ProcessGroup::check(const std::string& what) {
     }
 }
 
+Result<double> ProcessGroup::read(const std::string& what, const torch::Tensor& tensor) {
+    double number = 0;
+    try {
+        number = tensor.item<double>();
+    } catch (const std::exception& failure) {
+        return is_device_failure(failure) ? state_->broken_by_device(what, failure)
+                                          : state_->broken_by(what, failure);
+    }
+    if (const Result<void> whole = check(what); !whole) {
+        return whole.error();
+    }
+    return number;
+}
+
 const std::shared_ptr<worker::Loss>& ProcessGroup::loss() const {
     return state_->loss;
 }

@@ -139,6 +139,10 @@ public:
     /// the CPU is good if this finds nothing afterwards.
     [[nodiscard]] Result<void> check(const std::string& what);
 
+    /// The one number in `tensor`, which is read to the CPU, and what check() finds afterwards. A
+    /// device that fails meanwhile breaks the group.
+    [[nodiscard]] Result<double> read(const std::string& what, const torch::Tensor& tensor);
+
     /// For the runtime itself: the engine for tensors on `device` knows Reduction::Mean.
     [[nodiscard]] bool has_mean(torch::Device device) const;
     /// For the runtime itself: whether a rank of this group is lost; any thread.

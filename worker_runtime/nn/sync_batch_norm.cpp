@@ -74,9 +74,9 @@ Statistics statistics_of(ProcessGroup& group, const Tensor& input) {
     const Tensor counts = all->narrow(1, 2 * channels, 1);
     const Tensor count = counts.sum();
     Statistics found;
-    found.count = count.item<double>();
-    const Result<void> whole = group.check("SyncBatchNorm");
-    TORCH_CHECK_WITH(DistBackendError, whole.has_value(), whole.error().what);
+    const Result<double> read = group.read("SyncBatchNorm", count);
+    TORCH_CHECK_WITH(DistBackendError, read.has_value(), read.error().what);
+    found.count = *read;
     found.mean = (means * counts).sum(0) / count;
     const Tensor all_squares =
         (all->narrow(1, channels, channels) + counts * (means - found.mean).square()).sum(0);

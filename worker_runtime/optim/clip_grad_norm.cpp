@@ -37,9 +37,8 @@ Result<torch::Tensor> clip_grad_norm(ProcessGroup& group,
         norm = norm.pow(1 / norm_type);
     }
     // A GPU's norm may be anything if a rank was lost before it was computed.
-    (void)norm.item<double>();
-    if (const Result<void> whole = group.check("clipping gradients"); !whole) {
-        return whole.error();
+    if (const Result<double> read = group.read("clipping gradients", norm); !read) {
+        return read.error();
     }
     // As PyTorch: never up, and no division by zero.
     const torch::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);

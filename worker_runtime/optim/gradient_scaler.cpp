@@ -122,10 +122,12 @@ Result<bool> GradientScaler::step(torch::optim::Optimizer& optimizer) {
                      "next step"};
     }
     seen->second.stage = Stage::Stepped;
-    const bool is_finite = seen->second.found_inf.item<float>() == 0;
-    if (const Result<void> whole = group_.check("agreeing on finite gradients"); !whole) {
-        return whole.error();
+    const Result<double> found_inf =
+        group_.read("agreeing on finite gradients", seen->second.found_inf);
+    if (!found_inf) {
+        return found_inf.error();
     }
+    const bool is_finite = *found_inf == 0;
     if (is_finite) {
         (void)optimizer.step();
     }
