@@ -63,8 +63,8 @@ struct StrangerRefused {
     std::string why;  ///< of this process's own words only
 };
 
-using Input = std::variant<Received, ConnectionEnded, HeldUp, Tick, Durability, OrderGiven,
-                           StrangerRefused>;
+using Input =
+    std::variant<Received, ConnectionEnded, HeldUp, Tick, Durability, OrderGiven, StrangerRefused>;
 
 // --------------------------------------------------------------------------------------- effects
 

@@ -24,14 +24,17 @@ bool is_absent_as_unfit(const Run& run, const NodeId& id, Instant now) {
            !run.nodes.contains(id);
 }
 
-/// What the last generation had and is missing now; those that left are not missed, and those that
-/// are not fit are named with the reason.
+/// What the last generation had and is missing now, with how it was lost; those that left are not
+/// missed, and those that are not fit are named with the reason.
 std::string names_missing(const Run& run, Instant now) {
     std::vector<std::string> names;
     for (const Place& place : run.current.places) {
         if (!run.nodes.contains(place.node) && !run.departed.contains(place.node) &&
             !is_absent_as_unfit(run, place.node, now)) {
-            names.push_back(place.hostname);
+            const auto lost = run.lost.find(place.node);
+            names.push_back(lost == run.lost.end()
+                                ? place.hostname
+                                : fmt::format("{} {}", place.hostname, lost->second));
         }
     }
     return list_of(names);
@@ -76,7 +79,7 @@ std::string explain_forming(const Run& run, const Forming& forming, Instant now)
     const std::string unfit = names_unfit(run, now);
     const std::string strangers = run.strangers.text();
     const std::string and_absent = (strangers.empty() ? "" : "; turned away: " + strangers) +
-                                  (unfit.empty() ? "" : "; " + unfit);
+                                   (unfit.empty() ? "" : "; " + unfit);
     const std::size_t here = run.nodes.ready().size();
     const std::string range = nnodes_of(run.settings);
     const bool is_first = run.current.places.empty();

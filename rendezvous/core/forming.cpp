@@ -106,6 +106,7 @@ void start_generation(Step& step, const std::string& why) {
     become(run, std::move(running));
     run.turned_away.clear();
     run.strangers.clear();
+    run.lost.clear();
     const bool is_anybody_left_out = !run.nodes.ready().empty() || !run.nodes.preparing().empty();
     run.explain_at = is_anybody_left_out ? std::optional<Instant>(step.now) : std::nullopt;
     await_record(step);

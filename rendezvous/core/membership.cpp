@@ -49,6 +49,7 @@ void lose(Step& step, const NodeId& id, Instant died_at, const std::string& how)
     note(step, fmt::format("node {} {}", node.info.hostname, how));
     publish(step, EventKind::Lost, node.info, {{"text", how}});
     if (node.is_member()) {
+        run.lost[id] = how;
         member_lost(step, node, died_at, how);
     }
     if (node.leaving()) {

@@ -178,9 +178,10 @@ void Server::tell_of_stranger(const Session& session, const Error& refused) {
     }
     StrangerRefused stranger{.address = session.address(), .why = refused.what};
     if (refused.code == ErrorCode::BadSecret) {
-        stranger.why += fmt::format("; copy {} of the rendezvous's machine to it, or start it with "
-                                    "the same --secret-file",
-                                    options_.secret->origin());
+        stranger.why += fmt::format(
+            "; copy {} of the rendezvous's machine to it, or start it with "
+            "the same --secret-file",
+            options_.secret->origin());
     }
     static_cast<void>(jobs_.step(*wanted, std::move(stranger)));
 }

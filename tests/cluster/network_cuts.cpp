@@ -138,3 +138,23 @@ TEST_CASE("two nodes that lose each other meet again, and no verdict is given in
     finish(cluster, {&head, &other});
     cluster.wait_all_gone();
 }
+
+TEST_CASE(
+    "a node that is given another port says which one nobody answers, and how long it tries") {
+    if (!has_network()) {
+        return;
+    }
+    Cluster cluster;
+    Network network(2);
+    const Cluster::Daemon daemon = start_daemon_at_switch(cluster);
+    Job job;
+    job.endpoint = daemon.endpoint;
+    job.script = {"--print"};
+    Process& right = start_node_in(cluster, network, 0, job);
+    right.wait_for_line("waiting for 1 node more");
+    // Nobody listens on the port for what cannot be dialled.
+    job.endpoint = Network::switch_address() + ":1";
+    Process& wrong = start_node_in(cluster, network, 1, job);
+    wrong.wait_for_line(
+        "cannot connect to the rendezvous at 10.77.0.1:1: Connection refused.* of 600 s");
+}

@@ -90,8 +90,9 @@ TEST_CASE("a node with another secret is told so, and the job is not disturbed")
     Process& stranger = start_node(cluster, job, {"--secret-file", secret});
     CHECK(stranger.wait_exit() == 2);
     CHECK(stranger.count_lines("secret") >= 1);
-    a.wait_for_line("waiting for 1 node more: .*; turned away: 127.0.0.1: its secret is not ours; "
-                    "copy .* or start it with the same --secret-file");
+    a.wait_for_line(
+        "waiting for 1 node more: .*; turned away: 127.0.0.1: its secret is not ours; "
+        "copy .* or start it with the same --secret-file");
     Process& open = start_node(cluster, job, {"--insecure"});
     CHECK(open.wait_exit() == 2);
     CHECK(open.count_lines("was started with a secret|asks for a secret|--insecure") >= 1);

@@ -121,9 +121,8 @@ static_assert(std::variant_size_v<RendezvousMessage> == kAnswerNames.size());
 constexpr std::array<const char*, 6> kPhaseNames = {"Forming", "Running",  "Stopping",
                                                     "Closed",  "Adopting", "Restored"};
 static_assert(std::variant_size_v<Phase> == kPhaseNames.size());
-static_assert(
-    std::variant_size_v<Input> == 7,
-    "Received, ConnectionEnded, HeldUp, Tick, Durability, OrderGiven, StrangerRefused");
+static_assert(std::variant_size_v<Input> == 7,
+              "Received, ConnectionEnded, HeldUp, Tick, Durability, OrderGiven, StrangerRefused");
 
 OrderGiven given(OperatorAction action, const std::string& node = {}) {
     return {.number = 1,
