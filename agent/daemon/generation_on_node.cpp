@@ -1,11 +1,13 @@
 #include "agent/daemon/generation_on_node.hpp"
 
 #include <cstddef>
+#include <string>
 #include <utility>
 
 #include "agent/daemon/dying.hpp"
 #include "agent/daemon/evidence.hpp"
 #include "base/check.hpp"
+#include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
 
@@ -87,6 +89,17 @@ std::optional<WorkerEnd> GenerationOnNode::abnormal_end(LocalRank local_rank, Fa
 
 const WorkerSpec& GenerationOnNode::worker(LocalRank local_rank) const {
     return start_.workers.at(static_cast<std::size_t>(local_rank.value()));
+}
+
+int GenerationOnNode::store_port() const {
+    for (const WorkerSpec& worker : start_.workers) {
+        for (const auto& [key, value] : worker.environment) {
+            if (key == worker_variable::kMasterPort.key) {
+                return std::stoi(value);
+            }
+        }
+    }
+    return 0;
 }
 
 int GenerationOnNode::pid_of(LocalRank local_rank) const {

@@ -37,6 +37,8 @@ public:
     /// By local rank.
     [[nodiscard]] const std::vector<WorkerSpec>& workers() const { return start_.workers; }
     [[nodiscard]] const WorkerSpec& worker(LocalRank local_rank) const;
+    /// Where the workers dial their store, their MASTER_PORT; 0: it has no workers.
+    [[nodiscard]] int store_port() const;
 
     /// The first stage: nobody is spawned before the folders of these pipes, by local rank, are
     /// there, for a worker may write its error file at once.

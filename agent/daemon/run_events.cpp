@@ -203,7 +203,7 @@ std::vector<WorkerState> RunEvents::workers() const {
             worker.output_age_ms = age_ms(now, *last);
         }
         if (pids[i] != 0) {
-            worker.activity = activity_of_process(pids[i]);
+            worker.activity = activity_of_process(pids[i], agent_.generation->store_port());
         }
         workers.push_back(std::move(worker));
     }

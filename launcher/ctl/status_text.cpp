@@ -149,10 +149,9 @@ std::string job_text(const JobStatus& job) {
     }
     if (job.slow) {
         constexpr int kPermillePerPercent = 10;
-        text +=
-            fmt::format("  slowest: rank {} on {}; the others wait for it {} % of the time\n",
-                        job.slow->rank.value(), clean(job.slow->hostname),
-                        job.slow->cost_permille / kPermillePerPercent);
+        text += fmt::format("  slowest: rank {} on {}; the others wait for it {} % of the time\n",
+                            job.slow->rank.value(), clean(job.slow->hostname),
+                            job.slow->cost_permille / kPermillePerPercent);
     }
     if (!job.time_text.empty()) {
         text += fmt::format("  time: {}\n", clean(job.time_text));

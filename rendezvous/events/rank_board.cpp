@@ -145,11 +145,11 @@ void RankBoard::take(Instant now, const NodeOfRanks& node, const Progress& progr
 
 /// Ranks that use a GPU may wait by computing: of those it tells nothing.
 void RankBoard::look_at(Rank rank, const RankProgress& told) {
-    const bool tells = told.activity != Activity::Unknown && !told.step && !told.gpu_permille &&
+    const bool tells = told.activity != Activity::Unknown && !told.own_ns && !told.gpu_permille &&
                        told.phase != RankPhase::Finished && told.phase != RankPhase::Failed;
     if (tells) {
         WaitLooks& looks = looks_.try_emplace(rank, WaitLooks{.rank = rank}).first->second;
-        looks.add(told.activity == Activity::Waits);
+        looks.add(told.activity == Activity::Waits || told.activity == Activity::WaitsForStore);
     } else {
         looks_.erase(rank);
     }

@@ -114,7 +114,7 @@ private:
     Generation generation_;
     std::map<int, std::shared_ptr<const NodeTold>> nodes_;  ///< by base rank
     std::map<NodeId, int> base_rank_of_;                    ///< the key of each
-    std::map<Rank, WaitLooks> looks_;                        ///< of those that tell no steps
+    std::map<Rank, WaitLooks> looks_;  ///< of those that do not tell how they wait
     std::optional<NamedSlowest> slowest_;
     std::optional<Stall> stall_;
 };

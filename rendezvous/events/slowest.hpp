@@ -20,7 +20,7 @@ struct Slowest {
     double cost_share = 0;  ///< of a step, which everybody takes longer because of this rank
 };
 
-/// What one rank of a program that tells no steps did when its node looked.
+/// What one rank did when its node looked, of a program that does not tell how long it waits.
 struct WaitLooks {
     Rank rank;
     int count = 0;          ///< looks so far that told what it did

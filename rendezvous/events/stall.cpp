@@ -21,13 +21,15 @@ using Ranks = std::vector<const RankSeen*>;
 constexpr std::array kBlame = {
     std::pair{Activity::Unknown, std::string_view()},
     std::pair{Activity::Waits, std::string_view("wait")},
+    std::pair{Activity::WaitsForStore, std::string_view("wait for the workers' store")},
     std::pair{Activity::Computes, std::string_view("compute")},
     std::pair{Activity::Sleeps, std::string_view("sleep")},
     std::pair{Activity::Blocked,
               std::string_view("hang in the kernel (disk, network file system or driver)")},
     std::pair{Activity::Stopped, std::string_view("stand still (SIGSTOP or a debugger)")},
 };
-constexpr std::size_t kComputes = 2;
+constexpr std::size_t kWaitsForStore = 2;
+constexpr std::size_t kComputes = 3;
 
 std::size_t blame_of(const RankSeen* rank) {
     const auto found = std::find_if(kBlame.begin(), kBlame.end(), [rank](const auto& entry) {
@@ -92,7 +94,7 @@ Ranks those_to_blame(const Ranks& ranks) {
         return rank->told->gpu_permille.has_value();
     });
     const bool is_certain =
-        blame > kComputes || (blame == kComputes && blamed.size() == 1 && !has_gpus);
+        blame != kComputes ? blame >= kWaitsForStore : blamed.size() == 1 && !has_gpus;
     const bool stand_out = ranks.size() == 1 || blamed.size() < ranks.size();
     return is_certain && stand_out ? blamed : Ranks();
 }

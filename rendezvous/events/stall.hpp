@@ -33,8 +33,9 @@ struct Culprit {
 /// Those that are behind, at a lower step than others, are named. Of ranks at one step those are
 /// named of whom it is certain that they do not wait for others: they are stopped, else the kernel
 /// holds them, else they sleep. One that alone computes is named where no GPU is in sight, for
-/// which ranks may wait by computing. Nobody is named if all candidates do the same. Ranks that
-/// have ended do not count.
+/// which ranks may wait by computing. Else those are named that wait for the workers' store while
+/// others wait for something else. Nobody is named if all candidates do the same. Ranks that have
+/// ended do not count.
 [[nodiscard]] Culprit find_culprit(const std::vector<RankSeen>& ranks, const WatchLimits& limits);
 
 struct Stall {

@@ -83,6 +83,7 @@ inline constexpr std::array kActivityNames = {
     std::pair{std::string_view("computes"), Activity::Computes},
     std::pair{std::string_view("sleeps"), Activity::Sleeps},
     std::pair{std::string_view("waits"), Activity::Waits},
+    std::pair{std::string_view("waits_for_store"), Activity::WaitsForStore},
     std::pair{std::string_view("blocked"), Activity::Blocked},
     std::pair{std::string_view("stopped"), Activity::Stopped},
 };

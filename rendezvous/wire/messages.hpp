@@ -164,12 +164,13 @@ enum class RankPhase { Spawned, Main, GroupReady, Resumed, Training, Finished, F
 /// What the main thread of a worker's process did when the node looked.
 enum class Activity {
     Unknown,
-    Computes,  ///< on a CPU, or ready for one
-    Sleeps,    ///< until a time that it has set
-    Waits,     ///< for another thread, process or machine
-    Blocked,   ///< in the kernel, where no signal reaches it: a disk, a network file system, a
-               ///< driver
-    Stopped,   ///< by SIGSTOP or a debugger
+    Computes,       ///< on a CPU, or ready for one
+    Sleeps,         ///< until a time that it has set
+    Waits,          ///< for another thread, process or machine
+    WaitsForStore,  ///< for an answer of the workers' store
+    Blocked,        ///< in the kernel, where no signal reaches it: a disk, a network file system, a
+                    ///< driver
+    Stopped,        ///< by SIGSTOP or a debugger
 };
 
 /// How far one worker is, as its agent sees it. What is not set is not known.

@@ -382,6 +382,28 @@ TEST_CASE("a job in which no rank gets further names who does not wait for other
     }
 }
 
+TEST_CASE("who waits for the store is named if no rank is known to wait for nobody") {
+    Ranks ranks;
+    ranks.add(Activity::WaitsForStore, 49, 40s);
+    ranks.add(Activity::Sleeps, 49, 41s);
+    CHECK(ranks.text() ==
+          "no step for 40 s; all at step 49: rank 1 on b sleeps, the other waits for the "
+          "workers' store");
+    ranks.told[1].activity = Activity::Waits;
+    CHECK(ranks.text() ==
+          "no step for 40 s; all at step 49: rank 0 on a waits for the workers' store, the "
+          "other waits");
+    CHECK(ranks.stall()->culprit.rank == Rank(0));
+    ranks.told[1].activity = Activity::WaitsForStore;
+    CHECK(ranks.text() == "no step for 40 s; all at step 49: all wait for the workers' store");
+    CHECK_FALSE(ranks.stall()->culprit.rank);
+    ranks.told[1].activity = Activity::Computes;
+    ranks.told[1].gpu_permille = 1000;
+    CHECK(ranks.text() ==
+          "no step for 40 s; all at step 49: rank 0 on a waits for the workers' store, rank 1 "
+          "on b computes");
+}
+
 TEST_CASE("ranks that have ended, slow steps and old news make no stall") {
     Ranks ranks;
     ranks.add(Activity::Waits, 49, 40s);
