@@ -217,9 +217,12 @@ struct Limits {
     std::size_t notice_answer_bytes_max = 65536;  ///< read of what a URL answers
 
     // Warm starts.
-    /// workers run so long, and have imported nothing for so long, before standbys for the next
-    /// ones are prepared: past their first steps
+    /// workers that tell neither their imports nor their steps run so long before standbys for the
+    /// next ones are prepared: past their first steps
     Milliseconds standby_after{5000};
+    /// workers that tell their imports have imported nothing for so long before that; those that
+    /// tell their steps are asked for the first one as often
+    Milliseconds standby_quiet{1000};
     /// workers that tell their steps may take so long for the first before they are taken to be
     /// past it
     Milliseconds standby_first_step_max{60000};

@@ -45,7 +45,8 @@ if [ "$is_prebuilt" = yes ]; then
     [ -x "$python" ] || python=python3
     python=${PYTHON_EXEC:-$python}
     if [ -z "$ddprun" ]; then
-        printf 'quickstart: no ddprun in PATH: pip install ddprun, or DDPRUN=/path/to/ddprun\n' >&2
+        printf 'quickstart: no ddprun in PATH: install the wheel, .deb or tarball, or set %s\n' \
+            'DDPRUN=/path/to/ddprun' >&2
         exit 1
     fi
     if ! "$python" -c 'import importlib.util as u, sys

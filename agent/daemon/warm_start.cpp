@@ -499,7 +499,7 @@ std::set<LocalRank> WarmStart::take(const std::vector<WorkerSpec>& workers,
     checkpoint_.read_now();
     std::string cold;
     for (const WorkerSpec& worker : workers) {
-        const std::string why = slots_.why_not(worker.local_rank);
+        const std::string why = slots_.why_not(worker.local_rank, clock_now());
         const auto found = standbys_.find(worker.local_rank);
         const bool is_ready = slots_.is_waiting(worker.local_rank);
         if (!is_ready && !why.empty()) {

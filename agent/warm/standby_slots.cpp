@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -43,6 +44,7 @@ constexpr std::array kOfGeneration{
 constexpr std::size_t kOrderLineBytes = 9;
 
 constexpr std::string_view kStopsWord = "stops ";
+constexpr std::string_view kBeginsWord = "begins ";
 constexpr std::string_view kNotKnown = "-";
 constexpr std::string_view kSignsOfStates = "=|:,.*_-";
 /// The worker of another slot may be ahead of the first one's by so many modules.
@@ -90,11 +92,20 @@ StandbySlots::Import StandbySlots::Told::take(std::string_view line) {
 }
 
 void StandbySlots::begin(Instant now) {
+    begun_ = now;
     prepare_at_ = now + limits_.standby_after;
-    first_step_until_ = now + limits_.standby_first_step_max;
+    due_before_pause_.reset();
+    start_until_ = now + limits_.standby_first_step_max;
+    importing_.clear();
     rehearsals_ = 0;
     for (Slot& slot : slots_) {
         slot.renewals = 0;
+    }
+}
+
+void StandbySlots::pause() {
+    if (prepare_at_) {
+        due_before_pause_ = std::exchange(prepare_at_, std::nullopt);
     }
 }
 
@@ -104,11 +115,24 @@ void StandbySlots::learn(Instant now, LocalRank slot, const std::vector<std::str
     }
     for (const std::string& line : lines) {
         has_hook();  // It is the hook that tells.
+        if (line.starts_with(kBeginsWord)) {
+            begins_import(slot, std::string_view(line).substr(kBeginsWord.size()));
+            continue;
+        }
+        importing_.erase(slot);
         if (line.starts_with(kStopsWord)) {
             stop_learning(slot, std::string_view(line).substr(kStopsWord.size()));
         } else if (learns() && is_told_line(line)) {
             hear(now, slot, line);
         }
+    }
+}
+
+void StandbySlots::begins_import(LocalRank slot, std::string_view module) {
+    if (is_module_name(module)) {
+        importing_.insert_or_assign(slot, std::string(module));
+    } else {
+        importing_.erase(slot);  // It has failed.
     }
 }
 
@@ -123,16 +147,17 @@ void StandbySlots::hear(Instant now, LocalRank slot, std::string_view line) {
     } else if (told.imports.size() > modules_.size() + kAheadMax) {
         return;
     }
+    const Instant due = now + limits_.standby_quiet;
     const bool is_new = told.imports.try_emplace(name, std::move(import)).second;
     if (!is_new || find(name) == modules_.end()) {
+        prepare_at_ = prepare_at_ ? std::min(*prepare_at_, due) : prepare_at_;
         return;
     }
     if (slot != LocalRank(0)) {
         forget_modules_of(at(slot));
     }
-    if (prepare_at_) {
-        prepare_at_ = std::max(*prepare_at_, now + limits_.standby_after);
-    }
+    told_after_ = now - begun_;
+    prepare_at_ = prepare_at_ ? due : prepare_at_;
 }
 
 void StandbySlots::stop_learning(LocalRank slot, std::string_view why) {
@@ -217,7 +242,7 @@ void StandbySlots::can_wait(Instant now) {
     modules_ = {Import{program_}};
     rehearsed_ = modules_.size();  // Nothing of it runs before it has its place.
     if (prepare_at_) {
-        prepare_at_ = std::max(*prepare_at_, now + limits_.standby_after);
+        prepare_at_ = now + limits_.standby_quiet;
     }
 }
 
@@ -257,12 +282,14 @@ void StandbySlots::is_fit(LocalRank slot, std::uint64_t memory) {
     if (const Preparing* preparing = preparing_for(Purpose::Rehearsal, at(slot))) {
         rehearsed_ = preparing->modules;
         measured_ = std::max(measured_, memory);
+        measured_since_ = begin_of(*preparing);
         at(slot).state = Ending{};
     }
 }
 
 void StandbySlots::is_ready(LocalRank slot, std::uint64_t memory) {
     if (const Preparing* preparing = preparing_for(Purpose::Standby, at(slot))) {
+        measured_since_ = begin_of(*preparing);
         at(slot).state = Ready{preparing->modules, memory};
         measured_ = std::max(measured_, memory);
     }
@@ -352,6 +379,7 @@ void StandbySlots::are_lost() {
 
 void StandbySlots::memory_is_short() {
     prepare_at_.reset();
+    due_before_pause_.reset();
     int count = 0;
     for (Slot& slot : slots_) {
         if (std::holds_alternative<Preparing>(slot.state) ||
@@ -435,15 +463,71 @@ std::vector<LocalRank> StandbySlots::take() {
     return taken;
 }
 
-std::string StandbySlots::why_not(LocalRank slot) const {
+std::optional<Duration> StandbySlots::imports_take() const {
+    return imports_took_ ? imports_took_ : told_after_;
+}
+
+std::string StandbySlots::held_up_by(Instant now) const {
+    if (!importing_.empty()) {
+        return fmt::format("{} was being imported", importing_.begin()->second);
+    }
+    if (is_start_of_workers(now)) {
+        return "the first step comes first";
+    }
+    if (std::any_of(slots_.begin(), slots_.end(), [](const Slot& one) {
+            const auto* preparing = std::get_if<Preparing>(&one.state);
+            return preparing != nullptr && preparing->purpose != Purpose::Standby;
+        })) {
+        return "what it imports was being rehearsed";
+    }
+    return is_preparing() || now >= due() ? "one is prepared at a time"
+                                          : "the workers had only just started";
+}
+
+Duration StandbySlots::ready_in(LocalRank slot, Instant now, Duration imports_take) const {
+    Duration wait = std::max(due() - now, Duration{});
+    bool is_rehearsal_to_come = is_rehearsal_due();
+    int to_come = 1;  // imports that nobody has begun
+    for (const Slot& one : slots_) {
+        const auto* preparing = std::get_if<Preparing>(&one.state);
+        if (preparing != nullptr) {
+            wait = std::max(begin_of(*preparing) + imports_take - now, Duration{});
+            is_rehearsal_to_come &= preparing->purpose != Purpose::Rehearsal;
+        }
+        const bool is_standby = preparing != nullptr && preparing->purpose == Purpose::Standby;
+        if (&one == &at(slot)) {
+            to_come -= is_standby ? 1 : 0;
+        } else if (number_of(one) < slot && !is_standby) {
+            to_come += std::holds_alternative<Ready>(one.state) ? 0 : 1;
+        }
+    }
+    return wait + (to_come + (is_rehearsal_to_come ? 1 : 0)) * imports_take;
+}
+
+std::string StandbySlots::why_not(LocalRank slot, Instant now) const {
     if (is_off() || at(slot).failures >= limits_.standby_failures_max) {
         return {};  // It has been said.
     }
-    if (modules_.empty()) {
-        return is_own_program() ? "" : "what it imports is not known yet";
+    if (modules_.empty() && is_own_program()) {
+        return {};
     }
-    return std::holds_alternative<None>(at(slot).state) ? "it had no standby yet"
-                                                        : "its standby was not ready yet";
+    if (modules_.empty()) {
+        return importing_.empty() ? "what it imports is not known yet"
+                                  : "what it imports is not known yet: " + held_up_by(now);
+    }
+    const bool is_imported = preparing_for(Purpose::Standby, at(slot)) != nullptr;
+    if (!is_imported && !prepare_at_ && !due_before_pause_) {
+        return "memory had no room for its standby";
+    }
+    const std::optional<Duration> take = imports_take();
+    if (!take) {
+        return is_imported ? "its standby was not ready yet"
+                           : "it had no standby yet: " + held_up_by(now);
+    }
+    const auto seconds = std::max<std::int64_t>(
+        std::chrono::ceil<std::chrono::seconds>(ready_in(slot, now, *take)).count(), 1);
+    return is_imported ? fmt::format("its standby's imports needed {} s more", seconds)
+                       : fmt::format("its standby needed {} s more: {}", seconds, held_up_by(now));
 }
 
 bool StandbySlots::is_preparing() const {
@@ -454,6 +538,10 @@ bool StandbySlots::is_preparing() const {
 }
 
 StandbyEffects StandbySlots::settle(Instant now, const NodeSeen& node) {
+    is_first_step_awaited_ = node.is_first_step_awaited;
+    if (const auto since = std::exchange(measured_since_, std::nullopt)) {
+        imports_took_ = now - *since;
+    }
     for (std::size_t i = 0; i < slots_.size(); ++i) {
         const LocalRank slot(static_cast<int>(i));
         auto* preparing = std::get_if<Preparing>(&slots_[i].state);
@@ -489,8 +577,10 @@ void StandbySlots::prepare_next(Instant now, const NodeSeen& node) {
     if (is_off() || !prepare_at_ || now < *prepare_at_ || is_preparing()) {
         return;
     }
-    if (node.is_first_step_awaited && now < first_step_until_) {
-        prepare_at_ = std::min(now + limits_.standby_after, first_step_until_);
+    if (is_start_of_workers(now)) {
+        if (is_first_step_awaited_) {
+            prepare_at_ = std::min(now + limits_.standby_quiet, start_until_);
+        }
         return;
     }
     const Instant until = now + limits_.standby_ready_timeout;
@@ -541,7 +631,11 @@ std::optional<Instant> StandbySlots::next_deadline() {
     }
     const bool is_any_missing = is_untold() || phase_ == Phase::Untried ||
                                 next_to_prepare() != nullptr || next_to_renew() != nullptr;
-    return is_any_missing ? prepare_at_ : std::nullopt;
+    if (!is_any_missing || !prepare_at_) {
+        return std::nullopt;
+    }
+    // The end of an import is told.
+    return importing_.empty() ? prepare_at_ : std::max(*prepare_at_, start_until_);
 }
 
 std::string name_in(std::string_view line) {

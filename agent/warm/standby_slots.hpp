@@ -70,12 +70,13 @@ public:
     void begin(Instant now);
 
     /// Workers are being stopped, or this node goes: nothing is prepared until begin().
-    void pause() { prepare_at_.reset(); }
+    void pause();
 
     /// The worker of `slot` tells these lines of what it imports, in this order. A standby imports
     /// what the first slot's worker and its own have both told, in the state that its own told,
-    /// once neither has told more for Limits::standby_after. A standby that was ready before is
-    /// replaced. Until a worker tells anything, the list of an earlier run counts.
+    /// once no worker imports anything and neither has told more for Limits::standby_quiet. A
+    /// standby that was ready before is replaced. Until a worker tells anything, the list of an
+    /// earlier run counts.
     void learn(Instant now, LocalRank slot, const std::vector<std::string>& lines);
     [[nodiscard]] bool learns() const {
         return !is_off() && (imports_ == Imports::Learning || is_own_program());
@@ -114,8 +115,8 @@ public:
         return std::holds_alternative<Ready>(at(slot).state);
     }
 
-    /// Why `slot` has no standby, for people.
-    [[nodiscard]] std::string why_not(LocalRank slot) const;
+    /// Why `slot` has no standby at `now`, and how long that would have taken, for people.
+    [[nodiscard]] std::string why_not(LocalRank slot, Instant now) const;
 
     /// What is to be done, after each of the above, on a node that is like `node`.
     [[nodiscard]] StandbyEffects settle(Instant now, const NodeSeen& node);
@@ -194,6 +195,13 @@ private:
     [[nodiscard]] std::uint64_t memory_of_ready() const;
     /// Why another one is not prepared; empty: there is room.
     [[nodiscard]] std::string no_room(const std::optional<MemoryRoom>& room) const;
+    /// When standbys may be prepared, or might have been before pause().
+    [[nodiscard]] Instant due() const {
+        return prepare_at_ ? *prepare_at_ : due_before_pause_.value_or(begun_);
+    }
+    [[nodiscard]] Instant begin_of(const Preparing& preparing) const {
+        return preparing.until - limits_.standby_ready_timeout;
+    }
     /// It is being prepared for this.
     [[nodiscard]] static const Preparing* preparing_for(Purpose purpose, const Slot& slot) {
         const auto* preparing = std::get_if<Preparing>(&slot.state);
@@ -211,7 +219,19 @@ private:
     [[nodiscard]] std::size_t modules_wanted() const {
         return is_rehearsal_due() ? modules_.size() : rehearsed_;
     }
+    /// `module` is no name: the import has failed.
+    void begins_import(LocalRank slot, std::string_view module);
     void hear(Instant now, LocalRank slot, std::string_view line);
+    /// Workers import something, or have not made their first step: their start needs the CPUs.
+    [[nodiscard]] bool is_start_of_workers(Instant now) const {
+        return (is_first_step_awaited_ || !importing_.empty()) && now < start_until_;
+    }
+    /// How long one standby's imports take; none: nobody has imported them yet.
+    [[nodiscard]] std::optional<Duration> imports_take() const;
+    /// What standbys that are not prepared wait for.
+    [[nodiscard]] std::string held_up_by(Instant now) const;
+    /// From `now` until the standby of `slot` is ready, unless workers hold that up.
+    [[nodiscard]] Duration ready_in(LocalRank slot, Instant now, Duration imports_take) const;
     void add(Import import);
     /// A line that is no module: nothing that a worker imports from now on is told.
     void stop_learning(LocalRank slot, std::string_view why);
@@ -244,9 +264,16 @@ private:
     std::uint64_t measured_ = 0;     ///< the most that a standby has had; 0: none was ready yet
     bool has_said_no_room_ = false;  ///< once is enough
     std::vector<Slot> slots_;
-    std::optional<Instant> prepare_at_;  ///< none: not now
-    Instant first_step_until_{};         ///< it is awaited no longer
-    StandbyEffects effects_;             ///< of the next settle()
+    Instant begun_{};
+    std::optional<Instant> prepare_at_;           ///< none: not now
+    std::optional<Instant> due_before_pause_;     ///< prepare_at_, of which pause() took the rest
+    std::map<LocalRank, std::string> importing_;  ///< workers, and what they import right now
+    bool is_first_step_awaited_ = false;
+    Instant start_until_{};                  ///< it is awaited no longer
+    std::optional<Duration> told_after_;     ///< from begun_ to a worker's last import
+    std::optional<Duration> imports_took_;   ///< those of the last standby or rehearsal
+    std::optional<Instant> measured_since_;  ///< begin of one that is ready, until settle()
+    StandbyEffects effects_;                 ///< of the next settle()
 };
 
 /// The name in what a worker has told of a module; the line is of no other form.

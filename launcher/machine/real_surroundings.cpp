@@ -1,10 +1,12 @@
 #include "launcher/machine/real_surroundings.hpp"
 
 #include <sched.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -57,6 +59,19 @@ public:
         std::error_code error;
         const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
         return error ? std::string{} : path.parent_path().string();
+    }
+
+    [[nodiscard]] std::string started_folder() const override {
+        // What execve() was given: a shell has looked the name up in PATH.
+        const auto address = static_cast<std::uintptr_t>(::getauxval(AT_EXECFN));
+        if (address == 0) {
+            return {};
+        }
+        const std::filesystem::path name(reinterpret_cast<const char*>(address));
+        std::error_code error;
+        const std::filesystem::path folder =
+            std::filesystem::canonical(name.has_parent_path() ? name.parent_path() : ".", error);
+        return error ? std::string{} : folder.string();
     }
 
     [[nodiscard]] bool is_shared(const std::string& folder) const override {

@@ -46,6 +46,7 @@ Result<void> take_program(const CommandLine& line, const Surroundings& surroundi
     plan.agent.supervisor.command = std::move(program->command);
     plan.program_file = std::move(program->file);
     plan.python = std::move(program->python);
+    plan.python_origin = std::move(program->python_origin);
     plan.takes_python_path = program->takes_python_path;
     if (!program->note.empty()) {
         plan.notes.push_back(std::move(program->note));

@@ -42,6 +42,7 @@ struct LaunchPlan {
 
     std::string program_file;              ///< what is run, on whatever; empty: nobody can tell
     std::string python;                    ///< the interpreter that runs it; empty: none does
+    std::string python_origin;             ///< why this one; empty: the user typed it
     bool takes_python_path = false;        ///< workers are Pythons that run what PYTHONPATH brings
     bool is_watched_by_preload = false;    ///< workers load ddprun-preload.so
     std::vector<std::string> env_per_run;  ///< variables that workers find the run's number in

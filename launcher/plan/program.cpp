@@ -156,6 +156,7 @@ Result<Program> resolve_program(ProgramMode mode, const std::vector<std::string>
         program.note = python->note;
         program.takes_python_path = true;
         program.python = python->path;
+        program.python_origin = python->origin;
         program.file = mode == ProgramMode::Module ? file_of_module(name, surroundings) : name;
         command = {python->path, "-u"};
         if (mode == ProgramMode::Module) {

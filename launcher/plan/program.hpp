@@ -20,7 +20,8 @@ struct Program {
     std::vector<std::string> command;
     std::string file;    ///< what is run, on whatever; empty: nobody can tell without running it
     std::string python;  ///< the interpreter that runs it; empty: none does
-    std::string note;    ///< what was chosen in the user's place; empty: nothing
+    std::string python_origin;  ///< why it is this one, for the user; empty: the user typed it
+    std::string note;           ///< what was chosen in the user's place; empty: nothing
     /// `python` is the first element, reads PYTHONPATH and imports `site`: not with -I, -E or -S.
     bool takes_python_path = false;
 };

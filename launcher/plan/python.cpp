@@ -1,5 +1,6 @@
 #include "launcher/plan/python.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,8 @@ namespace ddprun::launcher {
 
 namespace {
 
+constexpr const char* kChosen = "PYTHON_EXEC";
+
 Error refuse(bool is_there, std::string line) {
     return Error{is_there ? ErrorCode::PermissionDenied : ErrorCode::NotFound, std::move(line)};
 }
@@ -24,10 +27,10 @@ Result<Python> find_chosen(const std::string& name, const std::string& needed_by
     const bool is_path = name.find('/') != std::string::npos;
     const PathLookup lookup = is_path ? PathLookup{} : look_up_in_path(name, surroundings);
     if (lookup.executable) {
-        return Python{.path = *lookup.executable, .note = {}};
+        return Python{.path = *lookup.executable, .origin = kChosen, .note = {}};
     }
     if (is_path && surroundings.is_executable_file(name)) {
-        return Python{.path = name, .note = {}};
+        return Python{.path = name, .origin = kChosen, .note = {}};
     }
     const bool is_there = is_path ? surroundings.exists(name) : lookup.forbidden.has_value();
     return refuse(is_there,
@@ -55,6 +58,15 @@ std::string folder_of(const std::string& path) {
     return path.substr(0, path.rfind('/'));
 }
 
+/// A virtual environment or one of conda. `pipx install` and `uv tool install` make one for a tool
+/// alone: the scripts' packages are elsewhere.
+bool is_environment_for_scripts(const std::string& root, const Surroundings& surroundings) {
+    const bool is_environment = surroundings.exists(root + "/pyvenv.cfg") ||
+                                surroundings.is_directory(root + "/conda-meta");
+    return is_environment && !surroundings.exists(root + "/pipx_metadata.json") &&
+           !surroundings.exists(root + "/uv-receipt.toml");
+}
+
 struct Candidate {
     std::string path;
     std::string_view origin;
@@ -79,6 +91,11 @@ std::vector<Candidate> candidates(const Surroundings& surroundings, const PathLo
             consider(*prefix + "/bin", origin);
         }
     }
+    const std::string started = surroundings.started_folder();
+    if (started.find('/') != std::string::npos &&
+        is_environment_for_scripts(folder_of(started), surroundings)) {
+        consider(started, "beside ddprun");
+    }
     if (in_path.executable) {
         found.push_back({*in_path.executable, "PATH"});
     }
@@ -87,10 +104,12 @@ std::vector<Candidate> candidates(const Surroundings& surroundings, const PathLo
 
 /// Folders are compared, not files: the Python of an environment is a link to another one's.
 std::string note_of(const std::vector<Candidate>& found, const Surroundings& surroundings) {
-    const std::string folder = folder_of(found.front().path);
     std::string others;
     for (auto other = found.begin() + 1; other != found.end(); ++other) {
-        if (!surroundings.is_same_folder(folder, folder_of(other->path))) {
+        const bool is_named = std::any_of(found.begin(), other, [&](const Candidate& one) {
+            return surroundings.is_same_folder(folder_of(one.path), folder_of(other->path));
+        });
+        if (!is_named) {
             others +=
                 fmt::format("{}{} ({})", others.empty() ? "" : ", ", other->path, other->origin);
         }
@@ -117,7 +136,9 @@ Result<Python> find_python(const std::string& needed_by, const Surroundings& sur
                                   "environment, or set PYTHON_EXEC=/path/to/python",
                                   needed_by));
     }
-    return Python{.path = found.front().path, .note = note_of(found, surroundings)};
+    return Python{.path = found.front().path,
+                  .origin = std::string(found.front().origin),
+                  .note = note_of(found, surroundings)};
 }
 
 }  // namespace ddprun::launcher

@@ -212,16 +212,19 @@ Result<std::string> python_start_of(const LaunchPlan& plan) {
     if (!path) {  // In a package of Debian the programs lie in libexec/ddprun.
         path = program_beside_us("../../share/ddprun/python");
     }
-    if (path && path->find(':') != std::string::npos) {
+    if (!path) {
+        return Error{ErrorCode::NotFound,
+                     "Python workers have no standbys, and their deaths are noticed later: the "
+                     "folder share/ddprun/python is missing, which belongs beside the folder bin; "
+                     "install all of ddprun"};
+    }
+    if (path->find(':') != std::string::npos) {
         return Error{ErrorCode::NotFound,
                      fmt::format("{} cannot be named in PYTHONPATH: ':' is in the path; install "
                                  "ddprun elsewhere",
                                  *path)};
     }
-    if (path) {
-        return std::filesystem::path(*path).lexically_normal().string();
-    }
-    return path;
+    return std::filesystem::path(*path).lexically_normal().string();
 }
 
 agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& facts,

@@ -201,6 +201,12 @@ std::string terminal_text(const LaunchPlan& plan) {
                        debugging->is_asked ? ", the others write to their logs only" : "");
 }
 
+std::string python_text(const LaunchPlan& plan) {
+    return plan.python_origin.empty()
+               ? ""
+               : fmt::format("python   {} ({})\n", plan.python, plan.python_origin);
+}
+
 std::string prepare_text(const LaunchPlan& plan) {
     if (plan.agent.prepare_command.empty()) {
         return {};
@@ -249,12 +255,12 @@ std::string dry_run_text(const LaunchPlan& plan, const agent::SavedProcessState&
     const std::vector<agent::WorkerSpec> workers = workers_of(plan, saved);
     std::string text = fmt::format(
         "nothing is started: --dry-run\n\njob      {}\nmeeting  {}\nlogs     {}\nworkers  {} on "
-        "this node, contained by {}\n{}{}{}{}\nenvironment of each\n",
+        "this node, contained by {}\n{}{}{}{}{}\nenvironment of each\n",
         plan.identity().job.value().empty() ? kRandom
                                             : std::string_view{plan.identity().job.value()},
         meeting_text(plan), plan.log_dir.empty() ? "none" : plan.log_dir, plan.identity().slots,
-        containment_text(plan), terminal_text(plan), prepare_text(plan), notify_text(plan),
-        warm_text(plan));
+        containment_text(plan), python_text(plan), terminal_text(plan), prepare_text(plan),
+        notify_text(plan), warm_text(plan));
     for (const Pair& entry : workers.front().environment) {
         if (is_everywhere(workers, entry)) {
             text += fmt::format("  {}={}\n", entry.first, shown(plan, entry));

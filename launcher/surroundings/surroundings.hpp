@@ -31,6 +31,9 @@ public:
     [[nodiscard]] virtual std::string working_directory() const = 0;
     /// Where this program's own file is, links resolved; empty: nobody can tell.
     [[nodiscard]] virtual std::string own_folder() const = 0;
+    /// The folder of the name by which this program was started: of a link, where the link lies.
+    /// Empty: nobody can tell.
+    [[nodiscard]] virtual std::string started_folder() const = 0;
     /// Other machines may see what is in this folder: a network's file system.
     [[nodiscard]] virtual bool is_shared(const std::string& folder) const = 0;
     /// Both are folders, and by whatever names the same one.

@@ -266,9 +266,30 @@ class WarmJobs(Jobs):
         self.assertIn("rank 1 of 2 generation 1 cold", of_second)
 
     def test_auto_is_off_where_nothing_starts_again(self):
-        code, said = self.run_job("--warm", "auto", "--max-restarts", "0", "--dry-run")
+        flags = ("--warm", "auto", "--max-restarts", "0")
+        code, said = self.run_job(*flags, "--dry-run")
         self.assertEqual(code, 0, said)
         self.assertNotIn("standbys", said)
+        # Nothing tells the agent what the workers import.
+        self.write(self.path("fails.py"), "import sys, _frozen_importlib\n"
+                   "tells = hasattr(_frozen_importlib._find_and_load, '__self__')\n"
+                   "sys.exit(4 if tells else 3)\n")
+        code, said = self.run_job(*flags, program=("fails.py",))
+        self.assertEqual(code, 3, said)
+        self.assertNotIn("--warm", said)
+        code, _ = self.run_job("--warm", "auto", "--max-restarts", "1", program=("fails.py",))
+        self.assertEqual(code, 4)
+
+    def test_a_ddprun_that_was_copied_without_its_folder_for_python_says_what_is_missing(self):
+        os.mkdir(self.path("bin"))
+        for program in ("ddprun", "ddprun-keeper"):
+            shutil.copy2(os.path.join(BIN, program), self.path("bin"))
+        self.write(self.path("train.py"), "print('has run')\n")
+        done = subprocess.run([self.path("bin/ddprun"), "train.py"], cwd=self.folder, text=True,
+                              env=self.environment, stdin=subprocess.DEVNULL, check=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.assertIn("has run", done.stdout)
+        self.assertIn("the folder share/ddprun/python is missing", done.stdout)
 
     def test_standbys_end_with_ddprun(self):
         self.write(self.path("train.py"), "import threading\nthreading.Event().wait()\n")

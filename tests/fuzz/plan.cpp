@@ -39,6 +39,7 @@ public:
     }
     std::string working_directory() const override { return "/home/user"; }
     std::string own_folder() const override { return "/usr/bin"; }
+    std::string started_folder() const override { return "/usr/bin"; }
     bool is_shared(const std::string& /*folder*/) const override { return false; }
     bool is_same_folder(const std::string& a, const std::string& b) const override {
         return a == b;

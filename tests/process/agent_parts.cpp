@@ -151,6 +151,7 @@ TEST_CASE("standbys wait for a program on a file system that stalls, and the age
     SupervisorOptions options;
     options.command = {path};
     options.limits.standby_after = Milliseconds(0);
+    options.limits.standby_quiet = Milliseconds(0);
     int keepers = 0;
     int settled = 0;
     WarmStart::Events events;

@@ -373,7 +373,8 @@ class Lives(WithEnvironment):
         self.assertEqual(standby.says(), ["here"])
         standby.socket.send("\n".join(
             ["placed " + key for key in self.place] +
-            ["learned " + line for line in lines if not line.startswith("stops ")]).encode())
+            ["learned " + line for line in lines
+             if not line.startswith(("stops ", "begins "))]).encode())
         imported, said = [], standby.says()
         while said[0] == "imports":
             imported, said = [*imported, said[1]], standby.says()

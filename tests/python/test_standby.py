@@ -368,6 +368,11 @@ class Tells(WithEnvironment):
     """A cold worker tells what it imports."""
 
     def told(self, program, *arguments):
+        lines, written = self.lines(program, *arguments)
+        return [word for line in lines if not line.startswith("begins ")
+                for word in line.split()], written
+
+    def lines(self, program, *arguments):
         self.write(os.path.join(self.folder, "imports.py"), program)
         pipe = os.path.join(self.folder, "told")
         os.mkfifo(pipe)
@@ -379,7 +384,18 @@ class Tells(WithEnvironment):
                               env=started(self.variables, DDPRUN_IMPORTS=pipe))
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         with os.fdopen(read) as file:
-            return file.read().split(), done.stdout
+            return file.read().splitlines(), done.stdout
+
+    def test_the_beginning_and_the_end_of_an_import_are_told(self):
+        self.write(os.path.join(self.packages, "fails_module.py"), "import lazy_module\n1 / 0\n")
+        lines, _ = self.lines("import quiet_module\n"
+                              "try:\n    import fails_module\n"
+                              "except ZeroDivisionError:\n    pass\n")
+        words = [line.split() for line in lines if "_module" in line or line == "begins -"]
+        self.assertEqual([one[:2] for one in words if one[0] != "quiet_module"], [
+            ["begins", "quiet_module"], ["begins", "fails_module"], ["begins", "-"],
+            ["stops", "fails_module"]])
+        self.assertEqual(words[1][0], "quiet_module")
 
     def test_what_the_program_itself_imports_and_its_own_modules_do(self):
         self.write(os.path.join(self.folder, "of_program.py"),

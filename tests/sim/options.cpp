@@ -151,6 +151,7 @@ void draw_standbys(SimOptions& options) {
     Dice dice(options.seed, 11);
     options.is_warm = dice.chance(1, 8);
     options.limits.standby_after = draw_ms(dice, 0, 1000);
+    options.limits.standby_quiet = options.limits.standby_after / 2;
     options.limits.standby_ready_timeout = draw_ms(dice, 10, 1000);
     options.limits.standby_first_step_max = 2 * options.limits.standby_ready_timeout;
 }

@@ -53,6 +53,7 @@ void FakeStandbys::begin() {
 
 void FakeStandbys::begin(bool awaits_first_step) {
     is_first_step_awaited_ = awaits_first_step;
+    is_importing_ = false;
     is_paused_ = false;
     began_ = shell_.now();
     slots_.begin(began_);
@@ -86,6 +87,10 @@ void FakeStandbys::start_generation() {
                      [this, peace = peace_] { is_first_step_awaited_ &= peace != peace_; });
     }
     if (options_.learns) {
+        if (options_.program.empty()) {
+            slots_.learn(shell_.now(), LocalRank(0), {"begins " + kModule});
+            is_importing_ = true;
+        }
         learn(kModule);
         learn(kLazyModule);  // Of a program: it tells the same again.
     }
@@ -98,6 +103,7 @@ void FakeStandbys::learn(const std::string& module) {
             has_learned_ = true;
             if (options_.program.empty()) {
                 slots_.learn(shell_.now(), LocalRank(0), {module});
+                is_importing_ = false;
             } else {
                 slots_.can_wait(shell_.now());
             }
@@ -149,6 +155,9 @@ std::uint64_t FakeStandbys::start(LocalRank slot) {
     }
     if (is_first_step_awaited_ && shell_.now() < began_ + limits_.standby_first_step_max) {
         shell_.violate("a standby is prepared before the first step");
+    }
+    if (is_importing_ && shell_.now() < began_ + limits_.standby_first_step_max) {
+        shell_.violate("a standby is prepared while a worker imports");
     }
     processes_[slot] = Process{.id = ++last_id_, .is_ready = false};
     return last_id_;
@@ -279,9 +288,9 @@ void FakeStandbys::expect_one_in_each_slot() {
         for (int i = 0; i < count_; ++i) {
             const LocalRank slot(i);
             const bool is_one_wanted = !options_.learns || has_learned_ || !options_.known.empty();
-            if (is_one_wanted && !processes_.contains(slot) && !slots_.why_not(slot).empty()) {
-                shell_.violate(
-                    fmt::format("local rank {} has no standby: {}", i, slots_.why_not(slot)));
+            const std::string why = slots_.why_not(slot, shell_.now());
+            if (is_one_wanted && !processes_.contains(slot) && !why.empty()) {
+                shell_.violate(fmt::format("local rank {} has no standby: {}", i, why));
             }
         }
     });

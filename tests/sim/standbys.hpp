@@ -16,8 +16,8 @@ namespace ddprun::sim {
 
 /// One node's standbys: the real StandbySlots, and processes that are made up. They are ready,
 /// late, hung, unfit or dead at random. Judges what is decided: one is prepared at a time, none
-/// while workers are being stopped or their first step is awaited, those and only those that wait
-/// are taken, and who is left in peace has one in each slot.
+/// while workers are being stopped, import or have not made their first step, those and only those
+/// that wait are taken, and who is left in peace has one in each slot.
 class FakeStandbys {
 public:
     struct Shell {
@@ -72,6 +72,7 @@ private:
     std::uint64_t peace_ = 0;  ///< counts what disturbs preparing
     bool is_paused_ = true;
     bool is_first_step_awaited_ = false;  ///< of the generation that runs
+    bool is_importing_ = false;           ///< a worker of it
     Instant began_{};
     bool has_learned_ = false;  ///< what a worker imports, or that its program waits
 };

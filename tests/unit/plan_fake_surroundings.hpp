@@ -29,6 +29,7 @@ public:
     std::string own_name{"here"};                                ///< host_name()
     bool has_terminal = false;                                   ///< is_at_terminal()
     std::string own_place;                                       ///< own_folder()
+    std::string started_place;                                   ///< started_folder()
     std::set<std::pair<std::string, std::string>> same_folders;  ///< besides equal names
     mutable int gpu_questions = 0;
     mutable int topology_questions = 0;
@@ -46,6 +47,7 @@ public:
     }
     std::string working_directory() const override { return "/home/user"; }
     std::string own_folder() const override { return own_place; }
+    std::string started_folder() const override { return started_place; }
     bool is_shared(const std::string& folder) const override { return shared.contains(folder); }
     bool is_same_folder(const std::string& a, const std::string& b) const override {
         return a == b || same_folders.contains({a, b}) || same_folders.contains({b, a});

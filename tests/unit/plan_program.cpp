@@ -243,6 +243,48 @@ TEST_CASE("Python is ddprun's own where it has torch, else the environment's, el
     CHECK(as_plan(make_plan({"--no-python", "true"}, machine)).notes.empty());
 }
 
+TEST_CASE("Python is that of the environment that ddprun was started from, unless it is a tool's") {
+    FakeSurroundings machine;
+    machine.executables.insert({"/env/bin/python3", "/venv/bin/python3", "/conda/bin/python3"});
+    const auto plan = [&machine] { return as_plan(make_plan({"train.py"}, machine)); };
+    const auto python = [&plan] { return plan().agent.supervisor.command[0]; };
+    machine.started_place = "/env/bin";
+    CHECK(python() == "/usr/bin/python3");  // a folder with a Python is no environment
+    CHECK(plan().python_origin == "PATH");
+    const bool is_of_conda = GENERATE(false, true);
+    if (is_of_conda) {
+        machine.folders.insert("/env/conda-meta");
+    } else {
+        machine.files.insert("/env/pyvenv.cfg");
+    }
+    CHECK(python() == "/env/bin/python3");
+    CHECK(plan().python_origin == "beside ddprun");
+    CHECK(plan().notes ==
+          std::vector<std::string>{"Python: /env/bin/python3 (beside ddprun), not /usr/bin/python3 "
+                                   "(PATH); PYTHON_EXEC=/path/to/python chooses another"});
+    for (const char* receipt : {"/env/pipx_metadata.json", "/env/uv-receipt.toml"}) {
+        machine.files.insert(receipt);
+        CHECK(python() == "/usr/bin/python3");
+        CHECK(plan().notes.empty());
+        machine.files.erase(receipt);
+    }
+    // A link elsewhere is how a tool is put into PATH.
+    machine.own_place = "/env/bin";
+    machine.started_place = "/usr/local/bin";
+    CHECK(python() == "/usr/bin/python3");
+    machine.started_place = "/env/bin";
+    // Who has activated another one has chosen.
+    machine.variables["CONDA_PREFIX"] = "/conda";
+    CHECK(python() == "/conda/bin/python3");
+    CHECK(plan().python_origin == "$CONDA_PREFIX");
+    machine.variables["VIRTUAL_ENV"] = "/venv";
+    CHECK(python() == "/venv/bin/python3");
+    machine.variables["PYTHON_EXEC"] = "/conda/bin/python3";
+    CHECK(python() == "/conda/bin/python3");
+    CHECK(plan().python_origin == "PYTHON_EXEC");
+    CHECK(as_plan(make_plan({"/env/bin/python3", "train.py"}, machine)).python_origin.empty());
+}
+
 TEST_CASE("an environment that is not there or empty gives no Python") {
     FakeSurroundings machine;
     machine.variables["VIRTUAL_ENV"] = "";
@@ -270,6 +312,10 @@ TEST_CASE("one line says which Python was taken where several could be meant") {
                          "Python: /env/bin/python3 (where ddprun is installed), not "
                          "/venv/bin/python3 ($VIRTUAL_ENV), /conda/bin/python3 ($CONDA_PREFIX), "
                          "/usr/bin/python3 (PATH); PYTHON_EXEC=/path/to/python chooses another"});
+    machine.started_place = "/conda/bin";  // A folder is named once.
+    machine.folders.insert("/conda/conda-meta");
+    CHECK(notes().front().find("beside ddprun") == std::string::npos);
+    machine.started_place.clear();
     // Who has chosen by himself need not be told.
     machine.variables["PYTHON_EXEC"] = "/conda/bin/python3";
     CHECK(notes().empty());
@@ -290,6 +336,7 @@ TEST_CASE("a program knows where its own file is, and folders by any of their na
     const Surroundings& machine = *real;
     const std::string own = machine.own_folder();
     CHECK(machine.is_executable_file(own + "/plan_unit"));
+    CHECK(machine.is_same_folder(own, machine.started_folder()));
     CHECK(machine.is_same_folder(own, own + "/../" + own.substr(own.rfind('/') + 1)));
     CHECK_FALSE(machine.is_same_folder(own, own + "/.."));
     CHECK_FALSE(machine.is_same_folder(own, own + "/nothing"));

@@ -31,7 +31,8 @@ def execute(name: str) -> NoReturn:
     path = program()
     if path is None:
         sys.exit(f"{name}: the program ddprun is neither beside the Python package in "
-                 f"{os.path.dirname(__file__)} nor in PATH: run pip install ddprun")
+                 f"{os.path.dirname(__file__)} nor in PATH: install ddprun's wheel, .deb or "
+                 "tarball, or put the folder that has ddprun into PATH")
     os.environ.setdefault("PYTHON_EXEC", sys.executable)
     os.execv(path, [name, *sys.argv[1:]])
 

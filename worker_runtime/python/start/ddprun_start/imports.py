@@ -126,12 +126,14 @@ class Learner:
         try:
             try:
                 look = _Look(self, name)
+                self._tell_begin(name)
             except _Stop as stop:
                 self.end("{} {}".format(name, stop))
             except Exception as error:
                 self.end("{} {}".format(name, type(error).__name__))
             module = self.find_and_load(name, import_)
         except BaseException as error:
+            self._tell_begin("-")
             # Else nothing is left of it, as of a library that a program can do without.
             if look is not None and sys.modules.keys() - look.modules:
                 # The text of an error may hold a secret.
@@ -150,6 +152,13 @@ class Learner:
 
     def _knows_finders(self) -> bool:
         return {id(one) for one in sys.meta_path or ()} <= {id(one) for one in self.last.finders}
+
+    def _tell_begin(self, name: str) -> None:
+        """So that no standby is prepared meanwhile; "-": it has failed. The rest does without."""
+        path = self.path
+        if path:
+            self._write("begins " + name)
+            self.path = path
 
     def _write(self, line: str) -> None:
         text = line.encode("utf-8", "replace").replace(b"\n", b" ") + b"\n"
