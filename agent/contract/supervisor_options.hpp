@@ -32,9 +32,10 @@ struct SupervisorOptions {
     std::string tracked_run = {};  ///< DDPRUN_RUN_ID: the same after restarts and requeues
     /// Set for each worker, too: that number under the names by which trackers look for it.
     Environment tracker_environment = {};
-    std::string log_dir;                  ///< `<log-dir>/<job>_<8 hex>`; empty: no files
-    std::string endpoint;                 ///< of the rendezvous, as the user gave it
-    std::string store_host;               ///< bind the store here; empty: the link's local address
+    std::string log_dir;     ///< `<log-dir>/<job>_<8 hex>`; empty: no files
+    std::string endpoint;    ///< of the rendezvous, as the user gave it
+    std::string rendezvous;  ///< all its endpoints, as ddpctl takes them; empty: this process is it
+    std::string store_host;  ///< bind the store here; empty: the link's local address
     bool has_preflight_command = false;   ///< is run before this node says that it is ready
     bool awaits_gpu_memory = false;       ///< workers may see GPUs whose driver tells of it
     bool is_store_at_rendezvous = false;  ///< it serves the workers' store, this node never

@@ -309,6 +309,9 @@ Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
         {"next_event", log_->next()},
         {"ranks", ordered_json::parse(board.told().ranks_json(pids.size()))},
         {"time", rdzv::time_use_json(log_->time_use(), clock_now(), unix_now())}};
+    if (!options_.rendezvous.empty()) {
+        status["rendezvous"] = options_.rendezvous;
+    }
     if (const std::string slowest = board.told().slowest_json(); !slowest.empty()) {
         status["slowest"] = ordered_json::parse(slowest);
     }

@@ -222,6 +222,9 @@ nlohmann::ordered_json run_note_json(const RunNote& note) {
                                      {"hostname", note.hostname},
                                      {"pid", note.pid},
                                      {"started_ms", note.started.count()}};
+    if (!note.rendezvous.empty()) {
+        object["rendezvous"] = note.rendezvous;
+    }
     if (note.ended) {
         object["ended_ms"] = note.ended->count();
     }
@@ -257,6 +260,7 @@ std::optional<RunNote> parse_run_note(std::string_view text) {
                  .job = rdzv::text_in(object, "job"),
                  .hostname = rdzv::text_in(object, "hostname"),
                  .pid = static_cast<int>(number_of("pid").value_or(0)),
+                 .rendezvous = rdzv::text_in(object, "rendezvous"),
                  .started = Milliseconds(number_of("started_ms").value_or(0))};
     if (const auto ended = number_of("ended_ms")) {
         note.ended = Milliseconds(*ended);

@@ -20,8 +20,9 @@ struct RunNote {
     std::string program;
     std::string job;
     std::string hostname;
-    int pid = 0;              ///< of its ddprun
-    Milliseconds started{0};  ///< Unix time
+    int pid = 0;                  ///< of its ddprun
+    std::string rendezvous = {};  ///< HOST:PORT,… of its daemons; empty: its ddprun is it
+    Milliseconds started{0};      ///< Unix time
     std::optional<Milliseconds> ended = {};
     std::optional<int> exit_code = {};        ///< of its ddprun
     std::string text = {};                    ///< of its verdict; empty: there was none

@@ -124,6 +124,7 @@ OutputPump::OutputPump(boost::asio::io_context& io, const OutputOptions& options
                               .job = options.job,
                               .hostname = options.hostname,
                               .pid = ::getpid(),
+                              .rendezvous = options.rendezvous,
                               .machine = read_machine_identity()}),
       events_(options.log_root, options.limits),
       buffer_(kReadBytes) {

@@ -212,7 +212,7 @@ Result<std::string> bundle_of(const std::string& folder) {
     bundle["status"] = status ? ordered_json::parse(*status, nullptr, false) : ordered_json();
     add_events(folder, bundle);
     const Result<TakenStacks> taken =
-        status ? take_stacks(folder, {}) : Result<TakenStacks>(status.error());
+        status ? take_stacks({folder}, {}) : Result<TakenStacks>(status.error());
     bundle["stacks_now"] = taken ? merged_json(taken->ranks) : ordered_json();
     bundle["stacks_of_hang"] = saved_stacks(folder);
     add_logs(folder, bundle);

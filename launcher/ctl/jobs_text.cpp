@@ -39,22 +39,25 @@ std::string last_step(const ordered_json& status) {
 TableRow row_of_job(const JobHere& job) {
     const std::string name = printable(base_name(job.folder), std::string::npos);
     if (!job.answer) {
-        return {name, "-", "-", "-", "-", "does not answer: " + job.answer.error().what};
+        return {name, "-", "-", "-", "-", "-", "does not answer: " + job.answer.error().what};
     }
     const ordered_json status = ordered_json::parse(*job.answer, nullptr, false);
     const std::string waits_for = said(status, "waits_for");
+    const std::string rendezvous = said(status, "rendezvous");
     return {name,
             base_name(said(status, "program")),
             said(status, "pid"),
             said(status, "generation"),
             last_step(status),
+            rendezvous.empty() ? "-" : rendezvous,
             waits_for.empty() ? "-" : waits_for};
 }
 
 }  // namespace
 
 std::string jobs_text(const std::vector<JobHere>& jobs) {
-    std::vector<TableRow> rows = {{"RUN", "PROGRAM", "PID", "GENERATION", "STEP", "WAITS FOR"}};
+    std::vector<TableRow> rows = {
+        {"RUN", "PROGRAM", "PID", "GENERATION", "STEP", "RENDEZVOUS", "WAITS FOR"}};
     for (const JobHere& job : jobs) {
         rows.push_back(row_of_job(job));
     }

@@ -4,11 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -19,6 +21,7 @@
 #include "base/limits.hpp"
 #include "base/whole_number.hpp"
 #include "launcher/ctl/http_request.hpp"
+#include "launcher/ctl/local_rendezvous.hpp"
 
 namespace ddprun::launcher {
 
@@ -64,23 +67,116 @@ bool is_named(const std::string& folder, const std::string& wanted) {
            has_pid(folder, wanted);
 }
 
-Error none_of(const std::vector<std::string>& runs, const std::string& wanted,
-              const std::string& log_dir) {
-    if (runs.empty()) {
-        return {ErrorCode::NotFound,
-                wanted.empty()
-                    ? fmt::format("no job of this user runs on this machine; look at those that "
-                                  "are over with ddpctl runs ({})",
-                                  log_dir)
-                    : fmt::format("no run here is {}; ddpctl jobs lists those at work, ddpctl runs "
-                                  "those in {}",
-                                  wanted, log_dir)};
+Error none_of(const RunWanted& wanted) {
+    return {ErrorCode::NotFound,
+            wanted.name.empty()
+                ? fmt::format("no job of this user runs on this machine; look at those that are "
+                              "over with ddpctl runs ({})",
+                              wanted.log_dir)
+                : fmt::format("no run here is {}; ddpctl jobs lists those at work, ddpctl runs "
+                              "those in {}",
+                              wanted.name, wanted.log_dir)};
+}
+
+/// A run, and what it says of itself.
+struct Candidate {
+    std::string folder;
+    std::optional<agent::RunNote> note;
+
+    [[nodiscard]] std::string job() const { return note ? note->job : std::string(); }
+    [[nodiscard]] std::string node() const { return note ? note->hostname : std::string(); }
+};
+
+Candidate candidate_at(const std::string& folder) {
+    return {.folder = folder, .note = agent::read_run_note(folder)};
+}
+
+/// Whether they are nodes of one life of one job. Two jobs of one node may have one name.
+bool are_of_one_job(const Candidate& one, const Candidate& other) {
+    if (!one.note || !other.note || one.note->job != other.note->job ||
+        one.note->rendezvous.empty() || other.note->rendezvous.empty()) {
+        return false;
+    }
+    const auto ends_before = [](const agent::RunNote& left, const agent::RunNote& right) {
+        return left.ended && *left.ended < right.started;
+    };
+    return !ends_before(*one.note, *other.note) && !ends_before(*other.note, *one.note) &&
+           is_same_rendezvous(one.note->rendezvous, other.note->rendezvous);
+}
+
+std::string nodes_text(const std::vector<Candidate>& nodes) {
+    std::string list;
+    for (const Candidate& one : nodes) {
+        list += (list.empty() ? "" : ", ") + one.node();
+    }
+    return list;
+}
+
+/// `runs` of one job, at least one; of them that of the wanted node, if one is named.
+Result<ChosenJob> of_node(std::vector<Candidate> runs, const RunWanted& wanted, bool is_at_work) {
+    if (!wanted.node.empty()) {
+        const std::string nodes = nodes_text(runs);
+        const std::string job = runs.front().job();
+        std::erase_if(runs, [&wanted](const Candidate& run) { return run.node() != wanted.node; });
+        if (runs.empty()) {
+            return Error{ErrorCode::NotFound,
+                         fmt::format("job {} has no node {} on this machine; it has {}", job,
+                                     wanted.node, nodes)};
+        }
+    }
+    ChosenJob chosen{.folders = {}, .is_at_work = is_at_work};
+    for (const Candidate& run : runs) {
+        chosen.folders.push_back(run.folder);
+    }
+    return chosen;
+}
+
+std::vector<Candidate> at_work(const RunWanted& wanted) {
+    std::vector<Candidate> fitting;
+    for (const std::string& run : running_here(wanted.log_dir)) {
+        if (wanted.name.empty() || is_named(run, wanted.name)) {
+            fitting.push_back(candidate_at(run));
+        }
+    }
+    std::stable_sort(fitting.begin(), fitting.end(), [](const auto& left, const auto& right) {
+        return left.node() < right.node();
+    });
+    return fitting;
+}
+
+/// `running`, at least one, if they are of one job.
+Result<ChosenJob> choose_among(std::vector<Candidate> running, const RunWanted& wanted) {
+    const bool is_one_job = std::all_of(
+        running.begin() + 1, running.end(),
+        [&running](const Candidate& other) { return are_of_one_job(running.front(), other); });
+    if (is_one_job) {
+        return of_node(std::move(running), wanted, true);
     }
     std::string list;
-    for (const std::string& run : runs) {
-        list += (list.empty() ? "" : ", ") + name_of_run(run);
+    for (const Candidate& run : running) {
+        list += (list.empty() ? "" : ", ") + name_of_run(run.folder);
     }
-    return {ErrorCode::NotFound, fmt::format("several runs are meant: {}; name one of them", list)};
+    return Error{ErrorCode::NotFound,
+                 fmt::format("several runs are meant: {}; name one of them", list)};
+}
+
+Result<ChosenJob> choose_ended(const RunWanted& wanted) {
+    std::vector<Candidate> fitting;
+    for (const agent::FoundRun& run : agent::runs_in(wanted.log_dir)) {
+        if (!wanted.name.empty() && !is_named(run.path, wanted.name)) {
+            continue;
+        }
+        const Candidate found = candidate_at(run.path);
+        if (fitting.empty() || are_of_one_job(fitting.front(), found)) {
+            fitting.push_back(found);  // the newest come first
+        }
+    }
+    // A path that cannot be looked at is no run's, as one that is not there.
+    std::error_code failure;
+    if (fitting.empty() && !wanted.name.empty() && fs::is_directory(wanted.name, failure)) {
+        fitting.push_back(candidate_at(wanted.name));
+    }
+    return fitting.empty() ? none_of(wanted) : of_node(std::move(fitting), wanted, false);
 }
 
 /// GET `target` is asked of that run.
@@ -134,31 +230,33 @@ std::vector<std::string> running_here(const std::string& log_dir) {
     return {runs.begin(), runs.end()};
 }
 
-Result<std::string> choose_run(const std::string& log_dir, const std::string& wanted,
-                               bool takes_ended) {
-    const std::vector<std::string> running = running_here(log_dir);
-    std::vector<std::string> fitting;
-    for (const std::string& run : running) {
-        if (wanted.empty() || is_named(run, wanted)) {
-            fitting.push_back(run);
-        }
+Result<ChosenJob> choose_job(const RunWanted& wanted) {
+    std::vector<Candidate> running = at_work(wanted);
+    if (!running.empty()) {
+        return choose_among(std::move(running), wanted);
     }
-    if (fitting.empty() && takes_ended) {
-        for (const agent::FoundRun& run : agent::runs_in(log_dir)) {
-            if (fitting.empty() && (wanted.empty() || is_named(run.path, wanted))) {
-                fitting.push_back(run.path);  // the newest come first
-            }
-        }
-        // A path that cannot be looked at is no run's, as one that is not there.
-        std::error_code failure;
-        if (fitting.empty() && !wanted.empty() && fs::is_directory(wanted, failure)) {
-            fitting.push_back(wanted);
-        }
+    return wanted.takes_ended ? choose_ended(wanted) : none_of(wanted);
+}
+
+std::string nodes_of(const ChosenJob& job) {
+    std::vector<Candidate> nodes;
+    for (const std::string& folder : job.folders) {
+        nodes.push_back(candidate_at(folder));
     }
-    if (fitting.size() != 1) {
-        return none_of(fitting, wanted, log_dir);
+    return nodes_text(nodes);
+}
+
+Result<std::string> choose_run(const RunWanted& wanted) {
+    const Result<ChosenJob> chosen = choose_job(wanted);
+    if (!chosen) {
+        return chosen.error();
     }
-    return fitting.front();
+    if (chosen->folders.size() == 1 || !chosen->is_at_work) {
+        return chosen->folders.front();
+    }
+    return Error{ErrorCode::NotFound,
+                 fmt::format("job {} has several nodes on this machine: {}; choose one with --node",
+                             candidate_at(chosen->folders.front()).job(), nodes_of(*chosen))};
 }
 
 Result<std::string> ask_run(const std::string& folder) {

@@ -13,11 +13,35 @@ namespace ddprun::launcher {
 /// `log_dir`, and those anywhere that a living process of this user holds. Sorted.
 [[nodiscard]] std::vector<std::string> running_here(const std::string& log_dir);
 
-/// The folder of the run that `wanted` names: a path, the name of a folder in `log_dir`, a job or
-/// the pid of a ddprun. Empty: the only one that runs here. `takes_ended`: one that is over will
-/// do, and without a name the newest. NotFound: none or several; the text lists them.
-[[nodiscard]] Result<std::string> choose_run(const std::string& log_dir, const std::string& wanted,
-                                             bool takes_ended);
+/// Which job on this machine is meant.
+struct RunWanted {
+    std::string log_dir;
+    /// A path, the name of a folder in `log_dir`, a job or the pid of a ddprun. Empty: the only job
+    /// that is at work here.
+    std::string name;
+    /// Only this one of the job's nodes on this machine: its host's name, as run.json has it;
+    /// empty: any.
+    std::string node = {};
+    bool takes_ended = false;  ///< one that is over will do, and without a name the newest
+};
+
+/// Runs of one job: its nodes on this machine.
+struct ChosenJob {
+    std::vector<std::string>
+        folders;  ///< at least one, by name; of a job that is over the newest first
+    bool is_at_work = true;
+};
+
+/// The job that is meant. Runs at work are preferred. NotFound: none or several; the text lists
+/// them.
+[[nodiscard]] Result<ChosenJob> choose_job(const RunWanted& wanted);
+
+/// "gpu-07, gpu-07#2": the names of its nodes here.
+[[nodiscard]] std::string nodes_of(const ChosenJob& job);
+
+/// The one run that is meant; of a job that is over the newest. NotFound, too: the job has several
+/// nodes at work here; the text lists them.
+[[nodiscard]] Result<std::string> choose_run(const RunWanted& wanted);
 
 /// What the ddprun of the run in `folder` says of itself: one JSON object.
 [[nodiscard]] Result<std::string> ask_run(const std::string& folder);

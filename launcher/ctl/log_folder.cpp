@@ -28,18 +28,21 @@ void for_each_in(const std::string& folder, Use use) {
 
 }  // namespace
 
-Result<std::string> find_newest_run(const std::string& log_dir, const std::string& job) {
+Result<std::string> find_newest_run(const std::string& log_dir, const std::string& job,
+                                    const std::string& node) {
     for (const agent::FoundRun& run : agent::runs_in(log_dir, job, agent::RunsOf::Everybody)) {
         std::error_code failure;
         fs::path folder = fs::path(log_dir) / run.name;
-        if (fs::is_directory(folder / "by-rank", failure)) {
+        if ((node.empty() || run.note.hostname == node) &&
+            fs::is_directory(folder / "by-rank", failure)) {
             return folder.string();
         }
     }
     return Error{ErrorCode::NotFound,
-                 fmt::format("{} has no logs of {} on this node; name the folder that ddprun was "
+                 fmt::format("{} has no logs of {}{} on this node; name the folder that ddprun was "
                              "given with --log-dir",
-                             log_dir, job.empty() ? "any run" : "the job " + job)};
+                             log_dir, job.empty() ? "any run" : "the job " + job,
+                             node.empty() ? "" : " and its node " + node)};
 }
 
 std::vector<std::uint64_t> generations_of_run(const std::string& run) {

@@ -9,10 +9,11 @@
 namespace ddprun::launcher {
 
 /// The folder of the newest run in `log_dir` that has had workers, in the order of
-/// agent::runs_in(); of the job `job` if that is not empty, of any user. Fails with NotFound and a
-/// line for the user.
+/// agent::runs_in(); of the job `job`, and of its node `node`, if these are not empty, of any user.
+/// Fails with NotFound and a line for the user.
 [[nodiscard]] Result<std::string> find_newest_run(const std::string& log_dir,
-                                                  const std::string& job);
+                                                  const std::string& job,
+                                                  const std::string& node = {});
 
 /// The generations that had workers on this node, ascending.
 [[nodiscard]] std::vector<std::uint64_t> generations_of_run(const std::string& run);

@@ -28,7 +28,7 @@ constexpr std::array kVerbs = {
     Verb{"status", kRuns, "Show how jobs stand at a rendezvous, or a run here", declare_status},
     Verb{"jobs", kRuns, "List the runs of this user at work on this machine", declare_jobs},
     Verb{"events", kRuns, "Show what happened in a run", declare_events},
-    Verb{"stacks", kRuns, "Show where the workers of a run here are now", declare_stacks},
+    Verb{"stacks", kRuns, "Show where the workers of a job are now", declare_stacks},
     Verb{"report", kRuns, "Print the report of a run, or pack what helps into a file",
          declare_report},
     Verb{"logs", kLogs, "Show what workers wrote, on this node or on all", declare_logs},

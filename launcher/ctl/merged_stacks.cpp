@@ -3,16 +3,20 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/number_ranges.hpp"
 #include "base/split.hpp"
+#include "base/whole_number.hpp"
 
 namespace ddprun::launcher {
 
 namespace {
+
+constexpr int kRanksMax = 1 << 20;  ///< of one range that somebody else has written
 
 /// A part of a rank's file: "--- " and its title begin it, but the first, which is the kernel's.
 struct Section {
@@ -89,6 +93,53 @@ std::string key_of(const Section& section) {
     return key;
 }
 
+/// "0-3,7", as number_ranges() makes it; empty: it is no such text.
+std::vector<int> numbers_in(std::string_view ranges) {
+    std::vector<int> numbers;
+    for (const std::string_view range : split(ranges, ',')) {
+        const std::size_t dash = range.find('-');
+        const auto first = whole_number<int>(range.substr(0, dash));
+        const auto last =
+            dash == std::string_view::npos ? first : whole_number<int>(range.substr(dash + 1));
+        if (!first || !last || *last < *first || *last - *first > kRanksMax) {
+            return {};
+        }
+        for (int number = *first; number <= *last; ++number) {
+            numbers.push_back(number);
+        }
+    }
+    return numbers;
+}
+
+/// "=== 3 ranks (0-1,3): Python's stacks, by py-spy, as of 0"; none: it is no such line.
+std::optional<MergedStacks> heading_of(std::string_view line) {
+    const std::size_t open = line.find(" (");
+    const std::size_t close = line.find("): ");
+    if (!line.starts_with("=== ") || open >= close || close == std::string_view::npos) {
+        return std::nullopt;
+    }
+    MergedStacks block{.ranks = numbers_in(line.substr(open + 2, close - open - 2))};
+    const std::string_view title = line.substr(close + 3);
+    block.title = title.substr(0, block.ranks.size() > 1 ? title.rfind(", as of ") : title.npos);
+    return block.ranks.empty() ? std::nullopt : std::optional(std::move(block));
+}
+
+/// "[gpu-07] ddprun: it is gone", of the rendezvous; "ddpctl: …", of a node's ddpctl.
+bool is_notice(std::string_view line) {
+    const bool is_of_rendezvous =
+        line.starts_with('[') &&
+        line.substr(std::min(line.find(']'), line.size())).starts_with("] ddprun: ");
+    return is_of_rendezvous || line.starts_with("ddpctl: ");
+}
+
+void sort_merged(std::vector<MergedStacks>& merged) {
+    for (MergedStacks& one : merged) {
+        std::sort(one.ranks.begin(), one.ranks.end());
+    }
+    std::stable_sort(merged.begin(), merged.end(),
+                     [](const auto& a, const auto& b) { return a.ranks.size() > b.ranks.size(); });
+}
+
 /// Without command lines, which may have secrets, and empty lines at both ends.
 std::string shown_lines(std::string_view text) {
     std::string shown;
@@ -115,12 +166,37 @@ std::vector<MergedStacks> merge_stacks(const std::vector<RankStacks>& stacks) {
         }
         merged[place->second].ranks.push_back(one.rank);
     }
-    for (MergedStacks& one : merged) {
-        std::sort(one.ranks.begin(), one.ranks.end());
-    }
-    std::stable_sort(merged.begin(), merged.end(),
-                     [](const auto& a, const auto& b) { return a.ranks.size() > b.ranks.size(); });
+    sort_merged(merged);
     return merged;
+}
+
+StacksOfNodes merge_nodes(std::string_view text) {
+    std::vector<MergedStacks> blocks;
+    StacksOfNodes nodes;
+    for (const std::string_view line : split(text, '\n')) {
+        if (std::optional<MergedStacks> block = heading_of(line)) {
+            blocks.push_back(*std::move(block));
+        } else if (!blocks.empty() && !is_notice(line)) {
+            blocks.back().text += std::string(line) + "\n";
+        } else if (!line.empty() && std::find(nodes.notices.begin(), nodes.notices.end(), line) ==
+                                        nodes.notices.end()) {
+            nodes.notices.emplace_back(line);
+        }
+    }
+    std::map<std::string, std::size_t> places;
+    for (MergedStacks& block : blocks) {
+        block.text = shown_lines(block.text);
+        const std::string key = key_of({.title = block.title, .text = block.text});
+        const auto [place, is_new] = places.emplace(key, nodes.merged.size());
+        if (is_new) {
+            nodes.merged.push_back(std::move(block));
+        } else {
+            std::vector<int>& ranks = nodes.merged[place->second].ranks;
+            ranks.insert(ranks.end(), block.ranks.begin(), block.ranks.end());
+        }
+    }
+    sort_merged(nodes.merged);
+    return nodes;
 }
 
 std::string merged_stacks_text(const std::vector<MergedStacks>& merged) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ddprun::launcher {
@@ -22,6 +23,15 @@ struct MergedStacks {
 /// of system calls; the largest number of ranks comes first. Of each rank that counts which tells
 /// most: Python's stacks, else the native ones, else what the kernel says of its threads. Pure.
 [[nodiscard]] std::vector<MergedStacks> merge_stacks(const std::vector<RankStacks>& stacks);
+
+/// What several nodes have shown, one after the other: of each what merged_stacks_text() makes, and
+/// lines of who has passed it on.
+struct StacksOfNodes {
+    std::vector<MergedStacks> merged;  ///< anew, over all nodes
+    std::vector<std::string> notices;  ///< each different one once
+};
+/// `text` is not trusted: what is no such text is a notice. Pure.
+[[nodiscard]] StacksOfNodes merge_nodes(std::string_view text);
 
 /// For people: "126 ranks (0-125): Python's stacks" and so on.
 [[nodiscard]] std::string merged_stacks_text(const std::vector<MergedStacks>& merged);

@@ -94,14 +94,19 @@ Result<void> show_from_any(const RendezvousAsked& asked, const std::string& targ
     if (!token) {
         return token.error();
     }
-    Result<void> shown;
+    std::optional<Error> failure;
     for (const rdzv::Endpoint& endpoint : asked.endpoints) {
-        shown = show_from(endpoint, target, asked.tls, *token, take);
-        if (shown || shown.error().code != ErrorCode::Unreachable) {
-            break;  // Else it does not decide, or is not there: another one may.
+        const Result<void> shown = show_from(endpoint, target, asked.tls, *token, take);
+        const bool is_unreachable = !shown && shown.error().code == ErrorCode::Unreachable;
+        if (shown || (!is_unreachable && shown.error().code != ErrorCode::NotFound)) {
+            return shown;
+        }
+        // It does not decide, is not there or has no such job: another one may. Who answers counts.
+        if (!failure || (failure->code == ErrorCode::Unreachable && !is_unreachable)) {
+            failure = shown.error();
         }
     }
-    return shown;
+    return *std::move(failure);
 }
 
 std::string events_target(const std::string& job, std::uint64_t from, bool follows) {
@@ -120,6 +125,11 @@ std::string logs_target(const std::string& job, const LogsQuestion& logs) {
         target += fmt::format("&lines={}", *logs.last_lines);
     }
     return logs.pattern.empty() ? target : target + "&grep=" + in_query(logs.pattern);
+}
+
+std::string stacks_target(const std::string& job, std::optional<int> rank) {
+    const std::string target = fmt::format("/stacks?job={}", in_query(job));
+    return rank ? target + fmt::format("&rank={}", *rank) : target;
 }
 
 }  // namespace ddprun::launcher

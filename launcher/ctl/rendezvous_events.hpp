@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,13 +16,14 @@ namespace ddprun::launcher {
 
 /// How a rendezvous is asked over HTTP.
 struct RendezvousAsked {
-    std::vector<rdzv::Endpoint> endpoints;        ///< of one; the first that decides answers
+    std::vector<rdzv::Endpoint> endpoints;        ///< the first that knows the job answers
     std::shared_ptr<const rdzv::TlsContext> tls;  ///< null: in clear
     std::string token_file;            ///< empty, as is the next: asked from its own machine
     std::string operator_secret_file;  ///< what is derived from it is shown
 };
 
-/// Gives the answer of the first rendezvous that decides to GET `target` to `take`, as it comes.
+/// Gives the answer of the first rendezvous that decides, and knows the job, to GET `target` to
+/// `take`, as it comes.
 [[nodiscard]] Result<void> show_from_any(const RendezvousAsked& asked, const std::string& target,
                                          const TakePiece& take);
 
@@ -32,5 +34,8 @@ struct RendezvousAsked {
 /// The target of a GET, at a rendezvous or at a run, for all that a job's workers have written, in
 /// lines behind `[rank host] `. `logs`: at most one of its ranks counts.
 [[nodiscard]] std::string logs_target(const std::string& job, const LogsQuestion& logs);
+
+/// The target of a GET for where the workers of `job` are, of all nodes, or of `rank` alone.
+[[nodiscard]] std::string stacks_target(const std::string& job, std::optional<int> rank);
 
 }  // namespace ddprun::launcher

@@ -284,8 +284,9 @@ private:
 
 /// The folder with the links by rank of what is asked for.
 Result<std::string> find_asked(const LogsQuestion& question) {
-    Result<std::string> run = question.run.empty() ? find_newest_run(question.log_dir, question.job)
-                                                   : Result<std::string>(question.run);
+    Result<std::string> run = question.run.empty()
+                                  ? find_newest_run(question.log_dir, question.job, question.node)
+                                  : Result<std::string>(question.run);
     if (!run || !question.generation) {
         return run;
     }

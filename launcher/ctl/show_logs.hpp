@@ -15,12 +15,13 @@ namespace ddprun::launcher {
 struct LogsQuestion {
     std::string log_dir;
     std::string job;                          ///< empty: the newest run, whichever job's
+    std::string node;                         ///< empty: whichever of the job's is the newest
     std::vector<int> ranks;                   ///< empty: all of this node
     std::optional<std::uint64_t> generation;  ///< none: each rank's newest worker; not with follows
     std::string pattern;  ///< extended regular expression: only lines with it; empty: all
     std::optional<std::size_t> last_lines;  ///< of each log, to begin with; none: all
     bool follows = false;  ///< until the run is over, or its writer or our reader is gone
-    std::string run;       ///< its folder, in place of the first two; empty: not given
+    std::string run;       ///< its folder, in place of the first three; empty: not given
     std::string host;      ///< of each line, which begins with `[rank host] `; empty: not told
     std::size_t line_bytes_max = 0;  ///< 0: Limits::console_line_bytes_max
     int until_fd = -1;               ///< who follows ends when it does; then nobody is told why

@@ -54,27 +54,29 @@ private:
     std::string path_;
 };
 
-/// Those of `ranks` that run, or all; from what the run's ddprun says of itself.
-Result<agent::StacksOrder> order_of(const std::string& status, const std::vector<int>& ranks) {
+/// All workers that run, from what the ddprun of a run says of itself.
+Result<void> add_workers(const std::string& status, agent::StacksOrder& order, int& world_size) {
     const nlohmann::json run = nlohmann::json::parse(status, nullptr, false);
-    agent::StacksOrder order;
     if (!run.is_object() || !run.contains("workers") || !run.contains("executable")) {
         return Error{ErrorCode::BadMessage,
                      "the ddprun of this run tells nothing of its workers; is it an older one?"};
     }
     order.program = run.value("executable", "");
-    std::vector<int> there;
+    world_size = run.value("world_size", 0);
     for (const nlohmann::json& worker : run["workers"]) {
-        const int rank = worker.value("rank", 0);
-        const int pid = worker.value("pid", 0);
-        const bool is_wanted =
-            ranks.empty() || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-        if (pid > 0) {
-            there.push_back(rank);
+        if (const int pid = worker.value("pid", 0); pid > 0) {
+            order.workers.emplace_back(worker.value("rank", 0), pid);
         }
-        if (pid > 0 && is_wanted) {
-            order.workers.emplace_back(rank, pid);
-        }
+    }
+    return {};
+}
+
+/// Leaves those of `ranks`, or all if these are empty.
+Result<void> keep_ranks(const std::vector<int>& ranks, agent::StacksOrder& order) {
+    std::sort(order.workers.begin(), order.workers.end());
+    std::vector<int> there;
+    for (const auto& [rank, pid] : order.workers) {
+        there.push_back(rank);
     }
     for (const int rank : ranks) {
         if (std::find(there.begin(), there.end(), rank) == there.end()) {
@@ -83,36 +85,47 @@ Result<agent::StacksOrder> order_of(const std::string& status, const std::vector
                                      there.empty() ? "none" : number_ranges(there))};
         }
     }
+    if (!ranks.empty()) {
+        std::erase_if(order.workers, [&ranks](const auto& worker) {
+            return std::find(ranks.begin(), ranks.end(), worker.first) == ranks.end();
+        });
+    }
     if (order.workers.empty()) {
         return Error{ErrorCode::NotFound,
                      "no worker of this run is at work now; ddpctl status says what it waits for"};
     }
-    return order;
+    return {};
 }
 
 }  // namespace
 
-Result<TakenStacks> take_stacks(const std::string& folder, const std::vector<int>& ranks) {
-    const Result<std::string> status = ask_run(folder);
-    if (!status) {
-        return status.error();
+Result<TakenStacks> take_stacks(const std::vector<std::string>& folders,
+                                const std::vector<int>& ranks) {
+    TakenStacks taken;
+    agent::StacksOrder order;
+    for (const std::string& folder : folders) {
+        const Result<std::string> status = ask_run(folder);
+        if (!status) {
+            return status.error();
+        }
+        if (const Result<void> added = add_workers(*status, order, taken.world_size); !added) {
+            return added.error();
+        }
     }
-    Result<agent::StacksOrder> order = order_of(*status, ranks);
-    if (!order) {
-        return order.error();
+    if (const Result<void> kept = keep_ranks(ranks, order); !kept) {
+        return kept.error();
     }
     const FilesFolder files;
     if (files.path().empty()) {
         return system_error(errno, "making a folder for the stacks in $TMPDIR");
     }
-    order->folder = files.path();
-    order->timeout = WatchLimits{}.asked_stacks_timeout;
-    order->bytes_max = Limits{}.stacks_bytes_max;
-    Result<std::vector<std::string>> command = agent::stacks_command(*order);
+    order.folder = files.path();
+    order.timeout = WatchLimits{}.asked_stacks_timeout;
+    order.bytes_max = Limits{}.stacks_bytes_max;
+    Result<std::vector<std::string>> command = agent::stacks_command(order);
     if (!command) {
         return command.error();
     }
-    TakenStacks taken;
     boost::asio::io_context io{1};
     Helper program(io, {.on_child = [](int) {},
                         .on_end =
@@ -123,18 +136,18 @@ Result<TakenStacks> take_stacks(const std::string& folder, const std::vector<int
                                         "taking the stacks took too long; what is there is shown";
                                 } else if (end->si_code == CLD_EXITED &&
                                            end->si_status == agent::kStacksWithoutPySpy) {
-                                    taken.hint = agent::no_py_spy_text(order->program);
+                                    taken.hint = agent::no_py_spy_text(order.program);
                                 }
                             }});
     ProgramSpec spec;
     spec.command = *std::move(command);
-    const Result<void> started = program.start(spec, order->timeout);
+    const Result<void> started = program.start(spec, order.timeout);
     if (!started) {
         return started.error();
     }
     io.run();
-    for (const auto& [rank, pid] : order->workers) {
-        std::optional<std::string> text = read_whole(agent::stacks_file(order->folder, rank));
+    for (const auto& [rank, pid] : order.workers) {
+        std::optional<std::string> text = read_whole(agent::stacks_file(order.folder, rank));
         taken.ranks.push_back({.rank = rank, .text = std::move(text).value_or(std::string())});
     }
     return taken;

@@ -10,15 +10,16 @@ namespace ddprun::launcher {
 
 struct TakenStacks {
     std::vector<RankStacks> ranks;
-    std::string hint;  ///< a line about what would show more; empty: nothing would
+    int world_size = 0;  ///< of the generation: the others are on other machines; 0: not known
+    std::string hint;    ///< a line about what would show more; empty: nothing would
 };
 
-/// Has the stacks of the workers taken that the ddprun of the run in `folder` tells of: of `ranks`,
-/// or of all if these are empty. No worker is ended, and none waits longer than a tool holds it:
-/// Python's does not, a debugger does while it reads. Blocks for
-/// WatchLimits::asked_stacks_timeout at the longest. NotFound: it has no such rank, or none that
+/// Has the stacks of the workers taken that the ddpruns of the runs in `folders` tell of, nodes of
+/// one job: of `ranks`, or of all if these are empty. No worker is ended, and none waits longer
+/// than a tool holds it: Python's does not, a debugger does while it reads. Blocks for
+/// WatchLimits::asked_stacks_timeout at the longest. NotFound: they have no such rank, or none that
 /// runs.
-[[nodiscard]] Result<TakenStacks> take_stacks(const std::string& folder,
+[[nodiscard]] Result<TakenStacks> take_stacks(const std::vector<std::string>& folders,
                                               const std::vector<int>& ranks);
 
 }  // namespace ddprun::launcher

@@ -67,12 +67,25 @@ void show_debugged(const agent::Debugging& debugging, agent::OutputOptions& outp
     }
 }
 
+/// Empty: this ddprun is it.
+std::string rendezvous_of(const LaunchPlan& plan) {
+    if (plan.is_single_node) {
+        return {};
+    }
+    std::string list = rdzv::to_string({plan.endpoint_host, plan.endpoint_port});
+    for (const rdzv::Endpoint& other : plan.other_endpoints) {
+        list += "," + rdzv::to_string(other);
+    }
+    return list;
+}
+
 void complete_output(const LaunchPlan& plan, const NodeFacts& facts, const Limits& limits,
                      agent::OutputOptions& output) {
     output.limits = limits;
     output.log_root = facts.log_dir;
     output.program = plan.agent.program;
     output.job = facts.job.value();
+    output.rendezvous = rendezvous_of(plan);
     output.hostname = facts.hostname;
     // A single worker has the terminal to itself: its progress bar keeps its line.
     const int slots = plan.identity().slots;
@@ -153,6 +166,7 @@ void complete_supervisor(const LaunchPlan& plan, const NodeFacts& facts, const L
     }
     supervisor.log_dir = facts.log_dir;
     supervisor.endpoint = rdzv::to_string({plan.endpoint_host, plan.endpoint_port});
+    supervisor.rendezvous = rendezvous_of(plan);
     supervisor.has_preflight_command = !plan.agent.preflight_command.empty();
     supervisor.connect_timeout = plan.identity().settings.join_timeout;
     supervisor.sets_nccl_async_error_handling =

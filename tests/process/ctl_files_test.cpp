@@ -11,9 +11,11 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "agent/output/run_folder.hpp"
 #include "launcher/ctl/bundle.hpp"
+#include "launcher/ctl/local_rendezvous.hpp"
 #include "launcher/ctl/local_runs.hpp"
 #include "launcher/ctl/log_folder.hpp"
 #include "launcher/ctl/log_reader.hpp"
@@ -194,11 +196,92 @@ TEST_CASE("a bundle goes into a file that is there where its folder may not be w
     fs::permissions(dir.path(), fs::perms(0700));
 }
 
+namespace {
+
+/// Other tests' jobs are at work on this machine, too.
+const std::string kOwnJob = "job" + std::to_string(::getpid());
+
+/// A node of a job that is at work for as long as it lives.
+ddprun::agent::RunFolder begin_node(const TempDir& dir, const std::string& name,
+                                    const std::string& node, const std::string& rendezvous,
+                                    std::int64_t started = 1000) {
+    ddprun::agent::RunFolder run(
+        dir / name,
+        {.program = "train.py", .job = kOwnJob, .hostname = node, .rendezvous = rendezvous});
+    REQUIRE(run.begin(ddprun::Milliseconds(started)).has_value());
+    return run;
+}
+
+}  // namespace
+
+TEST_CASE("the nodes of a job on one machine are one job, and --node chooses one of them") {
+    const TempDir dir;
+    const auto first = begin_node(dir, kOwnJob + "_00000001", "gpu", "127.0.0.1:4711");
+    const auto second = begin_node(dir, kOwnJob + "_00000002", "gpu#2", "localhost:4711");
+    RunWanted wanted{.log_dir = dir.path(), .name = kOwnJob};
+    const auto job = choose_job(wanted);
+    REQUIRE(job.has_value());
+    CHECK(job->is_at_work);
+    CHECK(job->folders ==
+          std::vector<std::string>{dir / kOwnJob + "_00000001", dir / kOwnJob + "_00000002"});
+    const auto several = choose_run(wanted);
+    REQUIRE_FALSE(several.has_value());
+    CHECK(several.error().what == "job " + kOwnJob +
+                                      " has several nodes on this machine: gpu, gpu#2; choose one "
+                                      "with --node");
+    wanted.node = "gpu#2";
+    CHECK(choose_run(wanted).value() == dir / kOwnJob + "_00000002");
+    wanted.node = "cpu";
+    CHECK(choose_run(wanted).error().what ==
+          "job " + kOwnJob + " has no node cpu on this machine; it has gpu, gpu#2");
+
+    CHECK(rendezvous_here(dir.path(), kOwnJob) == std::vector<std::string>{"127.0.0.1:4711"});
+}
+
+TEST_CASE("jobs of one name at two rendezvous, or at none, are two") {
+    const TempDir dir;
+    const auto first = begin_node(dir, kOwnJob + "_00000001", "gpu", "127.0.0.1:4711");
+    const std::string other = GENERATE("127.0.0.1:4712", "127.0.0.9:4711", "");
+    const auto second = begin_node(dir, kOwnJob + "_00000002", "gpu", other);
+    const auto job = choose_job({.log_dir = dir.path(), .name = kOwnJob});
+    REQUIRE_FALSE(job.has_value());
+    CHECK(job.error().what == "several runs are meant: " + kOwnJob + "_00000001, " + kOwnJob +
+                                  "_00000002; name one of them");
+    CHECK(choose_job({.log_dir = dir.path(), .name = kOwnJob + "_00000002"}).has_value());
+}
+
+TEST_CASE(
+    "of a job that is over those nodes are meant that were at work together, the newest first") {
+    const TempDir dir;
+    const auto begin_and_end = [&dir](const std::string& name, std::int64_t started) {
+        auto run = begin_node(dir, kOwnJob + name, "gpu" + name, "127.0.0.1:4711", started);
+        REQUIRE(run.end(ddprun::Milliseconds(started + 500), 1, "over").has_value());
+    };
+    begin_and_end("_00000001", 1000);
+    begin_and_end("_00000002", 5000);
+    begin_and_end("_00000003", 5200);
+    RunWanted wanted{.log_dir = dir.path(), .name = kOwnJob};
+    CHECK_FALSE(choose_job(wanted).has_value());
+    wanted.takes_ended = true;
+    const auto job = choose_job(wanted);
+    REQUIRE(job.has_value());
+    CHECK_FALSE(job->is_at_work);
+    CHECK(job->folders ==
+          std::vector<std::string>{dir / kOwnJob + "_00000003", dir / kOwnJob + "_00000002"});
+    CHECK(choose_run(wanted).value() == dir / kOwnJob + "_00000003");
+}
+
+TEST_CASE("two names of one rendezvous are one, two ports are two") {
+    CHECK(is_same_rendezvous("127.0.0.1:1,127.0.0.1:2", "localhost:2"));
+    CHECK_FALSE(is_same_rendezvous("127.0.0.1:1", "localhost:2"));
+    CHECK_FALSE(is_same_rendezvous("127.0.0.1:1", ""));
+}
+
 TEST_CASE("a path that cannot be looked at is no run, and nothing ends over it") {
     const TempDir dir;
     fs::create_symlink("circle", dir / "circle");
     for (const std::string& path : {dir / "circle", std::string(300, 'x')}) {
-        const auto chosen = choose_run(dir.path(), path, true);
+        const auto chosen = choose_run({.log_dir = dir.path(), .name = path, .takes_ended = true});
         REQUIRE_FALSE(chosen.has_value());
         CHECK(chosen.error().code == ddprun::ErrorCode::NotFound);
     }
@@ -219,7 +302,7 @@ TEST_CASE("what this user may not look at is no run, and nothing ends over it") 
         }
         // The descriptors of others' processes, which are looked through as well, are refused, too.
         for (const std::string& log_dir : {dir.path(), locked, run}) {
-            const auto chosen = choose_run(log_dir, run, true);
+            const auto chosen = choose_run({.log_dir = log_dir, .name = run, .takes_ended = true});
             REQUIRE_FALSE(chosen.has_value());
             CHECK(chosen.error().what.starts_with("no run here is " + run + ";"));
         }

@@ -72,4 +72,38 @@ TEST_CASE("without Python's stacks the native ones tell, without these the kerne
     CHECK(kernel[0].text.find("token") == std::string::npos);
 }
 
+TEST_CASE("what several nodes have shown is merged over all of them") {
+    const auto of_node = [](int first, int odd) {
+        std::vector<RankStacks> stacks;
+        for (int rank = first; rank < first + 3; ++rank) {
+            const int line = rank == odd ? 57 : 42;
+            stacks.push_back(
+                {rank, kernel_part(rank, 1000 + rank, "futex") + python_part(1000 + rank, line)});
+        }
+        return merged_stacks_text(merge_stacks(stacks));
+    };
+    const std::string hint = "ddpctl: no py-spy beside python3\n";
+    const StacksOfNodes nodes =
+        merge_nodes(hint + of_node(0, 1) + hint + of_node(3, 99) +
+                    "[gpu-07] ddprun: it is gone before all was read\n" + of_node(6, 7));
+    REQUIRE(nodes.merged.size() == 2);
+    CHECK(nodes.merged[0].ranks == std::vector<int>{0, 2, 3, 4, 5, 6, 8});
+    CHECK(nodes.merged[1].ranks == std::vector<int>{1, 7});
+    CHECK(nodes.notices ==
+          std::vector<std::string>{"ddpctl: no py-spy beside python3",
+                                   "[gpu-07] ddprun: it is gone before all was read"});
+    const std::string text = merged_stacks_text(nodes.merged);
+    CHECK(text.find("=== 7 ranks (0,2-6,8): Python's stacks, by py-spy, as of 0\n") == 0);
+    CHECK(text.find("\n\n=== 2 ranks (1,7): Python's stacks, by py-spy, as of 1\n") !=
+          std::string::npos);
+    CHECK(text.find("gpu-07") == std::string::npos);
+}
+
+TEST_CASE("what is no merged stacks is shown as it is, and nothing is made of it") {
+    const StacksOfNodes nodes = merge_nodes("=== 1 rank (x): what\n=== 9 ranks (0-99999999): a\n");
+    CHECK(nodes.merged.empty());
+    CHECK(nodes.notices.size() == 2);
+    CHECK(merge_nodes("").notices.empty());
+}
+
 }  // namespace ddprun::launcher

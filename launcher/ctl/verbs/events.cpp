@@ -14,6 +14,7 @@ struct EventsOptions {
     ConnectionOptions connection;
     std::string run;  ///< with an endpoint a job there
     std::string log_dir;
+    std::string node;  ///< of the run
     std::uint64_t first = 1;
     bool follows = false;
     bool wants_json = false;  ///< at a terminal, too
@@ -34,8 +35,18 @@ TakePiece taker(const EventsOptions& options) {
     };
 }
 
+/// The rendezvous tells of all of them in one stream.
+bool is_of_several_nodes(const EventsOptions& options) {
+    const Result<ChosenJob> chosen = choose_job(
+        {.log_dir = log_dir_of(options.log_dir), .name = options.run, .node = options.node});
+    return chosen && chosen->folders.size() > 1;
+}
+
 Result<void> show_events_of_run(const EventsOptions& options, const std::string& run) {
-    const Result<std::string> folder = choose_run(log_dir_of(options.log_dir), run, true);
+    const Result<std::string> folder = choose_run({.log_dir = log_dir_of(options.log_dir),
+                                                   .name = run,
+                                                   .node = options.node,
+                                                   .takes_ended = true});
     return folder ? show_events(*folder, options.first, options.follows, taker(options))
                   : Result<void>(folder.error());
 }
@@ -43,14 +54,16 @@ Result<void> show_events_of_run(const EventsOptions& options, const std::string&
 /// If no rendezvous was named and none has the job, the job is the run on this machine.
 Result<void> show_events_of_job(const EventsOptions& options) {
     const ConnectionOptions& connection = options.connection;
-    const Result<RendezvousAsked> asked = read_rendezvous(connection);
+    const std::string& job = options.run.empty() ? connection.job : options.run;
+    const Result<RendezvousAsked> asked =
+        read_rendezvous(connection, log_dir_of(options.log_dir), job);
     if (!asked) {
         return asked.error();
     }
-    const std::string& job = options.run.empty() ? connection.job : options.run;
     Result<void> shown =
         show_from_any(*asked, events_target(job, options.first, options.follows), taker(options));
-    if (shown || !may_be_here(connection, shown.error())) {
+    const bool has_nodes_here = connection.endpoints.empty() && is_of_several_nodes(options);
+    if (shown || (!may_be_here(connection, shown.error()) && !has_nodes_here)) {
         return shown;
     }
     Result<void> here = show_events_of_run(options, job);
@@ -75,11 +88,11 @@ Action declare_events(CLI::App& verb) {
     add_tokens(verb, options->connection, endpoint);
     add_tls(verb, options->connection);
     add_log_dir(verb, options->log_dir);
+    add_node(verb, options->node)->excludes(endpoint);
     verb.add_flag("--json", options->wants_json, "JSON at a terminal, too");
     verb.footer(R"(
 A terminal gets a line for people, a pipe JSON (docs/events.md). RUN is at work
-or over. With --rdzv-endpoint it is a job of that rendezvous, which shows all
-nodes, over HTTP or (--tls-ca) HTTPS, and asks other machines for the token.
+or over. With --rdzv-endpoint it is a job there, of which all nodes are shown.
 
 examples:
   ddpctl events llama --follow | jq -c 'select(.event == "failure")'
@@ -87,7 +100,8 @@ examples:
 )");
     return [options] {
         const ConnectionOptions& connection = options->connection;
-        const bool is_run_here = connection.endpoints.empty() && connection.job.empty();
+        const bool is_run_here = connection.endpoints.empty() && connection.job.empty() &&
+                                 !is_of_several_nodes(*options);
         return exit_code(is_run_here ? show_events_of_run(*options, options->run)
                                      : show_events_of_job(*options));
     };

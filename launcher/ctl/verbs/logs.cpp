@@ -19,26 +19,52 @@ Result<void> show_logs_of_job(const LogsOptions& options, const RendezvousAsked&
     if (shown || !may_be_here(options.connection, shown.error())) {
         return shown;
     }
-    const Result<std::string> folder = choose_run(log_dir_of(options.question.log_dir), job, false);
-    return folder ? show_answer(*folder, logs_target("", options.question), write_out)
-                  : Result<void>(folder.error());
+    const Result<ChosenJob> chosen =
+        choose_job({.log_dir = log_dir_of(options.question.log_dir), .name = job});
+    if (!chosen) {
+        return chosen.error();
+    }
+    if (chosen->folders.size() > 1 && options.question.follows) {
+        return shown;  // Only a rendezvous tells what comes from several nodes.
+    }
+    for (const std::string& folder : chosen->folders) {
+        Result<void> of_node = show_answer(folder, logs_target("", options.question), write_out);
+        if (!of_node) {
+            return of_node;
+        }
+    }
+    return {};
 }
 
 int show_logs_of_all(const LogsOptions& options) {
     if (options.question.ranks.size() > 1) {
         return complain({ErrorCode::InvalidArgument, "--all takes one --rank, or none for all"});
     }
-    const Result<RendezvousAsked> asked = read_rendezvous(options.connection);
+    const Result<RendezvousAsked> asked = read_rendezvous(
+        options.connection, log_dir_of(options.question.log_dir), options.connection.job);
     if (!asked) {
         return complain(asked.error());
     }
     return exit_code(show_logs_of_job(options, *asked));
 }
 
+/// The logs of one node have nothing of the others' ranks.
+void tell_of_other_nodes(const LogsQuestion& question) {
+    const Result<ChosenJob> chosen =
+        choose_job({.log_dir = question.log_dir, .name = question.job});
+    if (question.node.empty() && chosen && chosen->folders.size() > 1) {
+        fmt::print(stderr,
+                   "ddpctl: these are the logs of one node; here are {}: choose one with "
+                   "--node, or all with --all\n",
+                   nodes_of(*chosen));
+    }
+}
+
 int show_logs_here(const LogsOptions& options) {
     LogsQuestion question = options.question;
     question.log_dir = log_dir_of(question.log_dir);
     question.job = options.connection.job;
+    tell_of_other_nodes(question);
     return exit_code(show_logs(question, stdout, stderr));
 }
 
@@ -63,6 +89,7 @@ Action declare_logs(CLI::App& verb) {
     add_log_dir(verb, question.log_dir);
     CLI::Option* const all = verb.add_flag("--all", options->wants_all_nodes,
                                            "of all nodes of a job at work; --rank is one then");
+    add_node(verb, question.node)->excludes(all);
     add_endpoint(verb, options->connection, "$PET_RDZV_ENDPOINT, else the one here")->needs(all);
     add_tokens(verb, options->connection, all);
     add_tls(verb, options->connection);

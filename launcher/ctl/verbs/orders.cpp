@@ -61,7 +61,8 @@ Result<OperatorReply> give_there(const OrderFlags& flags, const std::string& job
     if (!order) {
         return order.error();
     }
-    const Result<RendezvousAsked> asked = read_rendezvous(flags.connection);
+    const Result<RendezvousAsked> asked =
+        read_rendezvous(flags.connection, log_dir_of(flags.log_dir), job);
     if (!asked) {
         return asked.error();
     }
@@ -74,17 +75,19 @@ Result<OperatorReply> give_there(const OrderFlags& flags, const std::string& job
 
 /// To a run on this machine.
 Result<OperatorReply> give_here(const OrderFlags& flags, const std::string& wanted) {
-    const Result<std::string> run = choose_run(log_dir_of(flags.log_dir), wanted, false);
-    if (!run) {
-        return Error{run.error().code,
-                     run.error().what + "; to a rendezvous with --operator-secret-file FILE"};
+    const Result<ChosenJob> chosen =
+        choose_job({.log_dir = log_dir_of(flags.log_dir), .name = wanted});
+    if (!chosen) {
+        return Error{chosen.error().code,
+                     chosen.error().what + "; to a rendezvous with --operator-secret-file FILE"};
     }
-    const Result<std::string> job = job_of_run(*run);
+    const std::string& run = chosen->folders.front();
+    const Result<std::string> job = job_of_run(run);
     if (!job) {
         return job.error();
     }
     const Result<rdzv::OperatorOrder> order = read_order(flags, *job);
-    return order ? give_to_run(*run, *order) : order.error();
+    return order ? give_to_run(run, *order) : order.error();
 }
 
 int give_order(const OrderFlags& flags) {

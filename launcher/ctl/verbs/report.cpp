@@ -16,6 +16,7 @@ namespace {
 
 struct ReportOptions {
     std::string run;
+    std::string node;
     std::string log_dir;
     std::string bundle;  ///< the file to write; empty: the report is printed
 };
@@ -52,32 +53,41 @@ std::string report_text(const nlohmann::json& report) {
     return text;
 }
 
-/// Of a run that is closed its report, of one at work how it stands.
-int print_report(const std::string& folder) {
-    const std::optional<std::string> file = read_whole(folder + "/report.json");
-    const nlohmann::json report = nlohmann::json::parse(file.value_or(""), nullptr, false);
-    if (report.is_object()) {
-        fmt::print("{}", report_text(report));
-        return kExitSuccess;
+/// Of a job that is closed its report, which each node has; of one at work how its nodes stand.
+int print_report(const ChosenJob& job) {
+    for (const std::string& folder : job.folders) {
+        const std::optional<std::string> file = read_whole(folder + "/report.json");
+        const nlohmann::json report = nlohmann::json::parse(file.value_or(""), nullptr, false);
+        if (report.is_object()) {
+            fmt::print("{}", report_text(report));
+            return kExitSuccess;
+        }
     }
-    const Result<std::string> status = ask_run(folder);
-    if (!status) {
-        return complain_of_run(
-            {ErrorCode::NotFound, fmt::format("{} has no report: its ddprun is gone, and got no "
-                                              "verdict; ddpctl events {} shows what it saw",
-                                              folder, folder)});
+    for (const std::string& folder : job.folders) {
+        const Result<std::string> status = ask_run(folder);
+        if (!status) {
+            return complain_of_run(
+                {ErrorCode::NotFound, fmt::format("{} has no report: its ddprun is gone, and got "
+                                                  "no verdict; ddpctl events {} shows what it saw",
+                                                  folder, folder)});
+        }
+        fmt::print("{}", job_text(*status));
     }
-    fmt::print("{}", job_text(*status));
     return kExitSuccess;
 }
 
 int show_report(const ReportOptions& options) {
-    const Result<std::string> folder = choose_run(log_dir_of(options.log_dir), options.run, true);
+    const RunWanted wanted{.log_dir = log_dir_of(options.log_dir),
+                           .name = options.run,
+                           .node = options.node,
+                           .takes_ended = true};
+    if (options.bundle.empty()) {
+        const Result<ChosenJob> chosen = choose_job(wanted);
+        return chosen ? print_report(*chosen) : complain_of_run(chosen.error());
+    }
+    const Result<std::string> folder = choose_run(wanted);
     if (!folder) {
         return complain_of_run(folder.error());
-    }
-    if (options.bundle.empty()) {
-        return print_report(*folder);
     }
     const Result<std::string> bundle = bundle_of(*folder);
     if (!bundle) {
@@ -100,6 +110,7 @@ Action declare_report(CLI::App& verb) {
     add_value(verb, "--bundle", "FILE", options->bundle,
               "write all that helps there; only this user may read it; default: the report "
               "is printed");
+    add_node(verb, options->node);
     add_log_dir(verb, options->log_dir);
     verb.footer(R"(
 RUN is at work or over. Its report is printed or, while it is at work, how it

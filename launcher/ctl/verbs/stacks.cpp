@@ -1,7 +1,9 @@
 #include "launcher/ctl/stacks.hpp"
 
+#include <optional>
 #include <vector>
 
+#include "agent/output/run_folder.hpp"
 #include "launcher/ctl/local_runs.hpp"
 #include "launcher/ctl/merged_stacks.hpp"
 #include "launcher/ctl/verbs/verbs.hpp"
@@ -11,24 +13,38 @@ namespace ddprun::launcher {
 namespace {
 
 struct StacksOptions {
-    std::string run;
+    ConnectionOptions connection;
+    std::string run;  ///< with an endpoint a job there
+    std::string node;
     std::string log_dir;
     std::vector<int> ranks;
     bool wants_each = false;
 };
 
-int show_stacks(const StacksOptions& options) {
-    const Result<std::string> folder = choose_run(log_dir_of(options.log_dir), options.run, false);
-    if (!folder) {
-        return complain_of_run(folder.error());
+/// Ranks of the job that are on other machines. A folder names this node alone.
+void tell_of_others(const StacksOptions& options, const std::string& folder,
+                    const TakenStacks& taken) {
+    const std::optional<agent::RunNote> note = agent::read_run_note(folder);
+    const bool is_node_meant = !options.node.empty() || options.run.find('/') != std::string::npos;
+    if (is_node_meant || !options.ranks.empty() || !note || note->rendezvous.empty() ||
+        taken.ranks.size() >= static_cast<std::size_t>(taken.world_size)) {
+        return;
     }
-    const Result<TakenStacks> taken = take_stacks(*folder, options.ranks);
+    fmt::print(stderr,
+               "ddpctl: {} of {} ranks are on this machine; all: ddpctl stacks {} "
+               "--rdzv-endpoint {}\n",
+               taken.ranks.size(), taken.world_size, note->job, note->rendezvous);
+}
+
+int show_here(const StacksOptions& options, const ChosenJob& job) {
+    const Result<TakenStacks> taken = take_stacks(job.folders, options.ranks);
     if (!taken) {
         return complain_of_run(taken.error());
     }
     if (!taken->hint.empty()) {
         fmt::print(stderr, "ddpctl: {}\n", taken->hint);
     }
+    tell_of_others(options, job.folders.front(), *taken);
     if (!options.wants_each && options.ranks.empty()) {
         fmt::print("{}", merged_stacks_text(merge_stacks(taken->ranks)));
         return kExitSuccess;
@@ -39,26 +55,91 @@ int show_stacks(const StacksOptions& options) {
     return kExitSuccess;
 }
 
+Result<std::string> ask_for_stacks(const RendezvousAsked& asked, const std::string& job,
+                                   std::optional<int> rank) {
+    std::string text;
+    const Result<void> shown =
+        show_from_any(asked, stacks_target(job, rank), [&text](std::string_view piece) {
+            text += piece;
+            return true;
+        });
+    return shown ? Result<std::string>(std::move(text)) : shown.error();
+}
+
+/// Of all nodes of the job, which take them of their workers. `otherwise`: why it is not asked
+/// here, if it was looked for.
+int show_there(const StacksOptions& options, const std::optional<Error>& otherwise) {
+    const Result<RendezvousAsked> asked =
+        read_rendezvous(options.connection, log_dir_of(options.log_dir), options.run);
+    if (!asked) {
+        return complain(asked.error());
+    }
+    std::vector<std::optional<int>> ranks(options.ranks.begin(), options.ranks.end());
+    if (ranks.empty()) {
+        ranks.emplace_back(std::nullopt);
+    }
+    for (const std::optional<int>& rank : ranks) {
+        const Result<std::string> text = ask_for_stacks(*asked, options.run, rank);
+        if (!text) {
+            return complain_of_run(
+                otherwise ? Error{otherwise->code, otherwise->what + "; " + text.error().what}
+                          : text.error());
+        }
+        if (rank) {
+            fmt::print("{}", *text);
+            continue;
+        }
+        const StacksOfNodes nodes = merge_nodes(*text);
+        for (const std::string& notice : nodes.notices) {
+            fmt::print(stderr, "{}{}\n", notice.starts_with("ddpctl: ") ? "" : "ddpctl: ", notice);
+        }
+        fmt::print("{}", merged_stacks_text(nodes.merged));
+    }
+    return kExitSuccess;
+}
+
+int show_stacks(const StacksOptions& options) {
+    if (!options.connection.endpoints.empty()) {
+        return show_there(options, std::nullopt);
+    }
+    const Result<ChosenJob> chosen = choose_job(
+        {.log_dir = log_dir_of(options.log_dir), .name = options.run, .node = options.node});
+    if (chosen) {
+        return show_here(options, *chosen);
+    }
+    // A job without a node here, on the machine of its rendezvous.
+    const bool may_be_there = chosen.error().code == ErrorCode::NotFound && !options.run.empty() &&
+                              options.node.empty() && !options.wants_each;
+    return may_be_there ? show_there(options, chosen.error()) : complain_of_run(chosen.error());
+}
+
 }  // namespace
 
 Action declare_stacks(CLI::App& verb) {
     const auto options = std::make_shared<StacksOptions>();
     add_run(verb, options->run);
-    CLI::Option* const rank =
-        add_value(verb, "--rank", "R[,R]", options->ranks,
-                  "only these ranks, and all that is known of each, unmerged");
+    CLI::Option* const rank = add_value(verb, "--rank", "R[,R]", options->ranks,
+                                        "only these, with all that is known, unmerged");
     rank->delimiter(',')->check(at_least(0));
-    verb.add_flag("--all", options->wants_each, "of all ranks all that is known, unmerged")
-        ->excludes(rank);
+    CLI::Option* const all = verb.add_flag("--all", options->wants_each,
+                                           "of all ranks here all that is known, unmerged");
+    all->excludes(rank);
+    CLI::Option* const node = add_node(verb, options->node);
+    CLI::Option* const endpoint =
+        add_endpoint(verb, options->connection, "the job on this machine");
+    endpoint->excludes(node)->excludes(all);
+    add_tokens(verb, options->connection, endpoint);
+    add_tls(verb, options->connection);
     add_log_dir(verb, options->log_dir);
     verb.footer(R"(
 Stacks are Python's (py-spy), else native ones (eu-stack, gdb), else what the
 kernel says of the threads. Equal stacks are shown once, with their ranks. No
-worker is ended; a debugger holds a worker while it reads.
+worker is ended; a debugger holds a worker while it reads. With --rdzv-endpoint
+RUN is a job of that rendezvous, whose nodes all take theirs.
 
 examples:
   ddpctl stacks llama               # which rank waits where?
-  ddpctl stacks llama --rank 3
+  ddpctl stacks llama --rdzv-endpoint head:29400 --rank 3
 )");
     return [options] { return show_stacks(*options); };
 }

@@ -1,10 +1,13 @@
+#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "agent/output/run_folder.hpp"
 #include "base/limits.hpp"
-#include "base/os/own_variable.hpp"
 #include "launcher/ctl/jobs_text.hpp"
+#include "launcher/ctl/local_rendezvous.hpp"
 #include "launcher/ctl/local_runs.hpp"
+#include "launcher/ctl/status_here.hpp"
 #include "launcher/ctl/status_text.hpp"
 #include "launcher/ctl/verbs/verbs.hpp"
 #include "rendezvous/client/control_client.hpp"
@@ -21,23 +24,10 @@ struct StatusOptions {
     bool wants_json = false;
 };
 
-/// Asks the ddprun of a run on this machine.
-int show_run(const StatusOptions& options) {
-    const Result<std::string> folder = choose_run(log_dir_of(options.log_dir), options.run, false);
-    if (!folder) {
-        return complain_of_run(folder.error());
-    }
-    const Result<std::string> answer = ask_run(*folder);
-    if (!answer) {
-        return complain_of_run(answer.error());
-    }
-    fmt::print("{}", options.wants_json ? *answer : job_text(*answer));
-    return kExitSuccess;
-}
-
-/// The first answer with a job in it, else the first answer. `job`: empty: all.
-Result<rdzv::ControlAnswer> ask_all(const ConnectionOptions& options, const std::string& job) {
-    const Result<RendezvousAsked> asked = read_rendezvous(options);
+/// The first answer with a job in it, else the first answer, of those in `list`. `job`: empty: all.
+Result<rdzv::ControlAnswer> ask_all(const ConnectionOptions& options, const std::string& list,
+                                    const std::string& job) {
+    const Result<RendezvousAsked> asked = read_endpoints(options, list);
     if (!asked) {
         return asked.error();
     }
@@ -70,16 +60,114 @@ Result<rdzv::ControlAnswer> ask_all(const ConnectionOptions& options, const std:
     if (answer) {
         return *std::move(answer);
     }
-    if (failure->code == ErrorCode::Unreachable) {
-        failure->what +=
-            "; name it with --rdzv-endpoint, or ask a run on this machine: ddpctl jobs lists them";
-    }
     return *std::move(failure);
 }
 
-/// Of the rendezvous that was asked for a job which it does not know.
-std::string known_jobs(const ConnectionOptions& options) {
-    const Result<rdzv::ControlAnswer> all = ask_all(options, "");
+void print_answer(const StatusOptions& options, const rdzv::ControlAnswer& answer) {
+    fmt::print("{}", options.wants_json ? answer.body + "\n" : status_text(answer.reply));
+}
+
+int show_run(const StatusOptions& options, const std::string& folder) {
+    const Result<std::string> answer = ask_run(folder);
+    if (!answer) {
+        return complain_of_run(answer.error());
+    }
+    fmt::print("{}", options.wants_json ? *answer : job_text(*answer));
+    return kExitSuccess;
+}
+
+/// Of a job with several nodes here, which its rendezvous knows as one. If that does not answer,
+/// each node does.
+int show_nodes(const StatusOptions& options, const std::vector<std::string>& folders) {
+    const agent::RunNote note = agent::read_run_note(folders.front()).value_or(agent::RunNote());
+    const Result<rdzv::ControlAnswer> answer =
+        ask_all(options.connection, note.rendezvous, note.job);
+    if (answer && !answer->reply.jobs.empty()) {
+        print_answer(options, *answer);
+        return kExitSuccess;
+    }
+    fmt::print(stderr, "ddpctl: {}; its nodes on this machine are asked instead\n",
+               answer
+                   ? fmt::format("the rendezvous at {} knows no job {}", note.rendezvous, note.job)
+                   : answer.error().what);
+    int code = kExitSuccess;
+    for (const std::string& folder : folders) {
+        code = std::max(code, show_run(options, folder));
+    }
+    return code;
+}
+
+int show_here(const StatusOptions& options) {
+    const Result<ChosenJob> chosen =
+        choose_job({.log_dir = log_dir_of(options.log_dir), .name = options.run});
+    if (!chosen) {
+        return complain_of_run(chosen.error());
+    }
+    return chosen->folders.size() == 1 ? show_run(options, chosen->folders.front())
+                                       : show_nodes(options, chosen->folders);
+}
+
+/// The runs here of which none of the rendezvous that have answered tells.
+std::vector<JobHere> other_runs(const std::string& log_dir, const StatusHere& here) {
+    std::vector<JobHere> runs;
+    for (const std::string& folder : running_here(log_dir)) {
+        const std::optional<agent::RunNote> note = agent::read_run_note(folder);
+        const std::string place = note ? note->rendezvous : "";
+        const bool is_told =
+            !place.empty() && std::any_of(here.rendezvous.begin(), here.rendezvous.end(),
+                                          [&place](const StatusHere::Heard& heard) {
+                                              return is_same_rendezvous(heard.place, place);
+                                          });
+        if (!is_told) {
+            runs.push_back({.folder = folder, .answer = ask_run(folder)});
+        }
+    }
+    return runs;
+}
+
+/// Nothing was named: what can be known here.
+int show_all(const StatusOptions& options) {
+    const std::string log_dir = log_dir_of(options.log_dir);
+    const std::vector<std::string> places = rendezvous_to_ask(log_dir, "");
+    StatusHere here;
+    std::optional<Error> failure;
+    for (const std::string& place : places) {
+        Result<rdzv::ControlAnswer> answer = ask_all(options.connection, place, "");
+        if (answer) {
+            here.rendezvous.push_back({.place = place, .answer = *std::move(answer)});
+            continue;
+        }
+        failure = failure ? failure : answer.error();
+        // On the usual port there need not be one.
+        const bool may_be_absent =
+            place == usual_rendezvous() && answer.error().code == ErrorCode::Unreachable;
+        if (places.size() > 1 && !may_be_absent) {
+            fmt::print(stderr, "ddpctl: {}\n", answer.error().what);
+        }
+    }
+    here.runs = other_runs(log_dir, here);
+    if (here.rendezvous.empty() && here.runs.empty()) {
+        failure->what += fmt::format(
+            "; no job of this user is at work here. Name another rendezvous with "
+            "--rdzv-endpoint, or a job that is over: ddpctl runs lists those in {}",
+            log_dir);
+        return complain(*failure);
+    }
+    if (options.wants_json) {
+        fmt::print("{}", status_here_json(here));
+    } else {
+        fmt::print("{}", status_here_text(here, usual_rendezvous()));
+    }
+    if (!has_jobs(here)) {
+        fmt::print(stderr, "ddpctl: the rendezvous at {} has no job\n",
+                   here.rendezvous.front().place);
+    }
+    return kExitSuccess;
+}
+
+/// Of a rendezvous that was asked for a job which it does not know.
+std::string known_jobs(const ConnectionOptions& options, const std::string& list) {
+    const Result<rdzv::ControlAnswer> all = ask_all(options, list, "");
     if (!all) {
         return all.error().what;
     }
@@ -93,24 +181,19 @@ std::string known_jobs(const ConnectionOptions& options) {
     return names.empty() ? "it has none" : fmt::format("it has {}", fmt::join(names, ", "));
 }
 
-int show_status(const StatusOptions& options) {
-    const ConnectionOptions& connection = options.connection;
-    if (!options.run.empty() && connection.endpoints.empty()) {
-        return show_run(options);
-    }
-    const std::string& job = options.run.empty() ? connection.job : options.run;
-    const Result<rdzv::ControlAnswer> answer = ask_all(connection, job);
+/// `list`: the rendezvous that are asked. `job`: empty: all.
+int show_there(const StatusOptions& options, const std::string& list, const std::string& job) {
+    Result<rdzv::ControlAnswer> answer = ask_all(options.connection, list, job);
     if (!answer) {
-        const bool is_any_meant = connection.endpoints.empty() && job.empty() &&
-                                  own_variable("PET_RDZV_ENDPOINT").empty();
-        const bool is_one_here = is_any_meant && choose_run(log_dir_of(options.log_dir), "", false);
-        return is_one_here ? show_run(options) : complain(answer.error());
+        Error failure = answer.error();
+        if (failure.code == ErrorCode::Unreachable) {
+            failure.what +=
+                "; name it with --rdzv-endpoint, or ask a run on this machine: ddpctl "
+                "jobs lists them";
+        }
+        return complain(failure);
     }
-    if (options.wants_json) {
-        fmt::print("{}\n", answer->body);
-    } else {
-        fmt::print("{}", status_text(answer->reply));
-    }
+    print_answer(options, *answer);
     if (!answer->reply.jobs.empty()) {
         return kExitSuccess;
     }
@@ -120,8 +203,26 @@ int show_status(const StatusOptions& options) {
         return kExitSuccess;
     }
     fmt::print(stderr, "ddpctl: the rendezvous at {} knows no job {}; {}\n", from, job,
-               options.run.empty() ? "leave --rdzv-id out to see all" : known_jobs(connection));
+               options.run.empty() ? "leave --rdzv-id out to see all"
+                                   : known_jobs(options.connection, list));
     return kExitNo;
+}
+
+int show_status(const StatusOptions& options) {
+    const ConnectionOptions& connection = options.connection;
+    if (!options.run.empty() && connection.endpoints.empty()) {
+        return show_here(options);
+    }
+    const std::string& job = options.run.empty() ? connection.job : options.run;
+    std::string list = rendezvous_named(connection);
+    if (list.empty() && job.empty()) {
+        return show_all(options);
+    }
+    if (list.empty()) {
+        list =
+            fmt::format("{}", fmt::join(rendezvous_to_ask(log_dir_of(options.log_dir), job), ","));
+    }
+    return show_there(options, list, job);
 }
 
 }  // namespace
@@ -129,17 +230,18 @@ int show_status(const StatusOptions& options) {
 Action declare_status(CLI::App& verb) {
     const auto options = std::make_shared<StatusOptions>();
     CLI::Option* const run = add_run(verb, options->run);
-    add_endpoint(verb, options->connection, "$PET_RDZV_ENDPOINT, else 127.0.0.1:29400");
+    add_endpoint(verb, options->connection, "$PET_RDZV_ENDPOINT, else those known here");
     add_job(verb, options->connection.job, "only this job")->excludes(run);
     add_node_secret(verb, options->connection);
     add_tls(verb, options->connection);
     add_log_dir(verb, options->log_dir);
     verb.add_flag("--json", options->wants_json, "everything, as one line of JSON");
     verb.footer(R"(
-A rendezvous shows what each job waits for, its nodes, what is left of its
-budgets and what happened last. The ddprun of a run here shows workers, steps
-and where the time went. With --rdzv-endpoint RUN is a job of that rendezvous.
-If no rendezvous was named and none answers, the only run here is shown.
+A rendezvous shows what each job waits for, its nodes and what happened last,
+the ddprun of a run here workers, steps and where the time went. With
+--rdzv-endpoint RUN is a job there.
+Without a name all jobs are shown that are known here: those of each rendezvous
+of this user's runs and daemons, and runs of one node.
 
 examples:
   ddpctl status llama --rdzv-endpoint head:29400

@@ -2,9 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <vector>
 
+#include <fmt/ranges.h>
+
 #include "base/os/own_variable.hpp"
+#include "launcher/ctl/local_rendezvous.hpp"
 #include "launcher/plan/log_place.hpp"
 #include "launcher/plan/rendezvous_port.hpp"
 #include "rendezvous/wire/endpoint.hpp"
@@ -13,13 +17,7 @@ namespace ddprun::launcher {
 
 namespace {
 
-Result<std::vector<rdzv::Endpoint>> read_endpoints(std::string list) {
-    if (list.empty()) {
-        list = own_variable("PET_RDZV_ENDPOINT");
-    }
-    if (list.empty()) {
-        list = fmt::format("127.0.0.1:{}", kRendezvousPort);
-    }
+Result<std::vector<rdzv::Endpoint>> parse_list(const std::string& list) {
     std::vector<rdzv::Endpoint> endpoints;
     for (std::string text : CLI::detail::split(list, ',')) {
         // An IPv6 address has colons inside its brackets.
@@ -34,6 +32,18 @@ Result<std::vector<rdzv::Endpoint>> read_endpoints(std::string list) {
         endpoints.push_back(*endpoint);
     }
     return endpoints;
+}
+
+/// That of the default port may be another user's, of whom nothing is known.
+std::vector<std::string> with_usual(std::vector<std::string> places) {
+    const std::string usual = usual_rendezvous();
+    const bool is_known = std::any_of(places.begin(), places.end(), [&usual](const auto& place) {
+        return is_same_rendezvous(place, usual);
+    });
+    if (!is_known) {
+        places.push_back(usual);
+    }
+    return places;
 }
 
 }  // namespace
@@ -110,8 +120,25 @@ void add_log_dir(CLI::App& verb, std::string& log_dir) {
               "default: $PET_LOG_DIR, else $TMPDIR/ddprun-<uid>");
 }
 
-Result<RendezvousAsked> read_rendezvous(const ConnectionOptions& options) {
-    const Result<std::vector<rdzv::Endpoint>> endpoints = read_endpoints(options.endpoints);
+CLI::Option* add_node(CLI::App& verb, std::string& node) {
+    return add_value(verb, "--node", "NODE", node,
+                     "only this one, if several nodes of the job are here");
+}
+
+std::string usual_rendezvous() {
+    return fmt::format("127.0.0.1:{}", kRendezvousPort);
+}
+
+std::string rendezvous_named(const ConnectionOptions& options) {
+    return options.endpoints.empty() ? own_variable("PET_RDZV_ENDPOINT") : options.endpoints;
+}
+
+std::vector<std::string> rendezvous_to_ask(const std::string& log_dir, const std::string& job) {
+    return with_usual(rendezvous_here(log_dir, job));
+}
+
+Result<RendezvousAsked> read_endpoints(const ConnectionOptions& options, const std::string& list) {
+    const Result<std::vector<rdzv::Endpoint>> endpoints = parse_list(list);
     if (!endpoints) {
         return endpoints.error();
     }
@@ -131,6 +158,22 @@ Result<RendezvousAsked> read_rendezvous(const ConnectionOptions& options) {
         asked.tls = *std::move(tls);
     }
     return asked;
+}
+
+Result<RendezvousAsked> read_rendezvous(const ConnectionOptions& options,
+                                        const std::string& log_dir, const std::string& job) {
+    const std::string named = rendezvous_named(options);
+    if (!named.empty()) {
+        return read_endpoints(options, named);
+    }
+    const std::vector<std::string> here = rendezvous_here(log_dir, job);
+    if (job.empty() && here.size() > 1) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("several rendezvous are here: {}; name a job with --rdzv-id, or "
+                                 "one of them with --rdzv-endpoint",
+                                 fmt::join(here, ", "))};
+    }
+    return read_endpoints(options, fmt::format("{}", fmt::join(with_usual(here), ",")));
 }
 
 bool may_be_here(const ConnectionOptions& options, const Error& failure) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -77,8 +78,29 @@ void add_tls(CLI::App& verb, ConnectionOptions& options);
 CLI::Option* add_run(CLI::App& verb, std::string& run);
 void add_log_dir(CLI::App& verb, std::string& log_dir);
 
-/// The rendezvous that `options` or PET_RDZV_ENDPOINT name, else that of this machine.
-[[nodiscard]] Result<RendezvousAsked> read_rendezvous(const ConnectionOptions& options);
+/// Declares --node, of verbs that are about one node of a job.
+CLI::Option* add_node(CLI::App& verb, std::string& node);
+
+/// The endpoints of the rendezvous that `options` or PET_RDZV_ENDPOINT name; empty: they name none.
+[[nodiscard]] std::string rendezvous_named(const ConnectionOptions& options);
+
+/// The endpoint on this machine that needs no name.
+[[nodiscard]] std::string usual_rendezvous();
+
+/// Those of the rendezvous that may know `job` (empty: any), if none is named: rendezvous_here(),
+/// and usual_rendezvous(). At least one.
+[[nodiscard]] std::vector<std::string> rendezvous_to_ask(const std::string& log_dir,
+                                                         const std::string& job);
+
+/// How those in `list` are asked.
+[[nodiscard]] Result<RendezvousAsked> read_endpoints(const ConnectionOptions& options,
+                                                     const std::string& list);
+
+/// The rendezvous that is named, else those that may know `job`: InvalidArgument, too, if that is
+/// empty and there are several.
+[[nodiscard]] Result<RendezvousAsked> read_rendezvous(const ConnectionOptions& options,
+                                                      const std::string& log_dir,
+                                                      const std::string& job);
 
 /// Whether a run on this machine may be the job that a rendezvous was asked for: no option names a
 /// rendezvous, and `failure` says that none answers or has that job.

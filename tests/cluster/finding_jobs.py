@@ -1,0 +1,194 @@
+"""ddpctl on a machine with jobs of several rendezvous, of which it is told none.
+
+usage: finding_jobs.py BIN_DIR [unittest's words]
+
+Other tests' jobs run on this machine, too, and are found: names are this process's.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+PATIENCE_S = 120  # on a machine that has no time for it
+BIN = ""
+WORKER = """#!/bin/sh
+echo "rank $RANK begins"
+while ! test -e end; do sleep 0.05; done
+exit ${CODE:-0}
+"""
+
+
+class FindingJobs(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="ddprun-finding-")
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        with open(self.path("worker"), "w", encoding="utf-8") as file:
+            file.write(WORKER)
+        os.chmod(self.path("worker"), 0o755)
+        self.environment = {
+            key: value for key, value in os.environ.items()
+            if not re.match("SLURM|PET_|DDPRUN_|TORCH|KUBERNETES_", key)}
+        self.environment.update(HOME=self.folder, PET_LOG_DIR=self.path("logs"))
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def name(self, word):
+        return f"{word}{os.getpid()}"
+
+    def start(self, program, *arguments, **variables):
+        started = subprocess.Popen(
+            [os.path.join(BIN, program), *arguments], cwd=self.folder, text=True,
+            stdin=subprocess.DEVNULL, env={**self.environment, **variables},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.addCleanup(started.stdout.close)
+        self.addCleanup(started.wait)
+        self.addCleanup(started.kill)
+        return started
+
+    def wait_for(self, started, pattern, times=1):
+        said = ""
+        for line in started.stdout:
+            said += line
+            if found := re.search(pattern, line):
+                times -= 1
+                if times == 0:
+                    threading.Thread(target=started.stdout.read, daemon=True).start()
+                    return found
+        self.fail(f"it has ended without {pattern}: {said}")
+
+    def start_daemon(self):
+        daemon = self.start("ddprun-rendezvous", "--port", "0")
+        return self.wait_for(daemon, r"listening on (127\.0\.0\.1:\d+)").group(1)
+
+    def start_node(self, job, *flags, workers=2, begins=True, **variables):
+        node = self.start("ddprun", "--rdzv-id", job, "--nproc-per-node", str(workers),
+                          "--max-restarts", "0", *flags, "./worker", **variables)
+        node.begins = workers if begins else 0
+        return node
+
+    def begin(self, *nodes):
+        for node in nodes:
+            self.wait_for(node, "begins", node.begins)
+
+    def ctl(self, *words, code=0, **variables):
+        done = subprocess.run([os.path.join(BIN, "ddpctl"), *words], cwd=self.folder, text=True,
+                              env={**self.environment, **variables}, stdin=subprocess.DEVNULL,
+                              capture_output=True, timeout=PATIENCE_S, check=False)
+        self.assertEqual(done.returncode, code, (words, done.stdout, done.stderr))
+        return done
+
+    def end(self, *nodes, code=0):
+        with open(self.path("end"), "w", encoding="utf-8"):
+            pass
+        for node in nodes:
+            self.assertEqual(node.wait(PATIENCE_S), code)
+
+    def two_nodes(self, job, endpoint, **variables):
+        # One names the daemon otherwise: it is the same one.
+        other = endpoint.replace("127.0.0.1", "localhost")
+        return [self.start_node(job, "--nnodes", "2", "--rdzv-endpoint", place, **variables)
+                for place in (endpoint, other)]
+
+    def test_jobs_of_all_rendezvous_are_found(self):
+        first, second = self.start_daemon(), self.start_daemon()
+        two, alone = self.name("two"), self.name("alone")
+        nodes = self.two_nodes(two, first)
+        nodes.append(self.start_node(alone))
+        self.begin(*nodes)
+        # It has no worker yet, and no folder.
+        waiting = self.start_node(self.name("waiting"), "--nnodes", "2", "--rdzv-endpoint", second,
+                                  begins=False)
+        while "forming" not in self.ctl("status", "--rdzv-endpoint", second).stdout:
+            self.assertIsNone(waiting.poll())
+
+        text = self.ctl("status").stdout
+        places = {first, first.replace("127.0.0.1", "localhost")}  # whichever node is first
+        self.assertRegex(text, rf"(?m)^rendezvous (?:{'|'.join(places)})\njob {two}: running")
+        self.assertRegex(text, rf"(?m)^rendezvous {second}\njob {self.name('waiting')}: forming")
+        self.assertRegex(text, rf"(?m)^job {alone}: worker, pid ")
+        self.assertEqual(text.count(f"job {two}"), 1)
+        told = json.loads(self.ctl("status", "--json").stdout)
+        asked = {job["job"]: job["rendezvous"] for job in told["jobs"]}
+        self.assertIn(asked[two], places)
+        self.assertEqual(asked[self.name("waiting")], second)
+        self.assertIn(alone, [run.get("job") for run in told["runs"]])
+
+        jobs = self.ctl("jobs").stdout
+        self.assertRegex(jobs, rf"(?m)^{two}_\w+ .* {first} ")
+        self.assertRegex(jobs, rf"(?m)^{alone}_\w+ +worker +\d+ +1 +- +- +-$")
+        # A job that is named is asked for where its nodes are.
+        for words in (["status", "--rdzv-id", two], ["events", "--rdzv-id", two],
+                      ["logs", "--all", "--rdzv-id", two]):
+            self.assertRegex(self.ctl(*words).stdout, rf"{two}|rank 0 begins")
+        several = self.ctl("logs", "--all", code=2).stderr
+        self.assertIn("name a job with --rdzv-id", several)
+        # Whom the environment names is asked, and no other.
+        self.ctl("status", code=69, PET_RDZV_ENDPOINT="127.0.0.1:1")
+        self.end(*nodes)
+        waiting.terminate()
+
+    def test_two_nodes_here_are_one_job(self):
+        endpoint = self.start_daemon()
+        job = self.name("pair")
+        nodes = self.two_nodes(job, endpoint)
+        self.begin(*nodes)
+        text = self.ctl("status", job).stdout
+        self.assertEqual(len(re.findall(rf"(?m)^job {job}: running", text)), 1)
+        names = re.findall(r"(?m)^  (\S+) +member ", text)
+        self.assertEqual(len(set(names)), 2)
+        self.assertEqual(len(json.loads(self.ctl("status", job, "--json").stdout)["jobs"]), 1)
+
+        # Stacks of all ranks, or of one node; from the rendezvous the same.
+        for words in ([], ["--rdzv-endpoint", endpoint]):
+            shown = self.ctl("stacks", job, *words).stdout
+            self.assertEqual(self.ranks_of(shown), {0, 1, 2, 3}, shown)
+        shown = self.ctl("stacks", job, "--rank", "0,3").stdout
+        self.assertEqual(re.findall(r"(?m)^rank (\d+), process", shown), ["0", "3"])
+        there = self.ctl("stacks", job, "--rank", "0,3", "--rdzv-endpoint", endpoint).stdout
+        self.assertEqual(re.findall(r"(?m)^rank (\d+), process", there), ["0", "3"])
+        halves = [self.ranks_of(self.ctl("stacks", job, "--node", name).stdout) for name in names]
+        self.assertEqual(sorted(map(sorted, halves)), [[0, 1], [2, 3]])
+        self.assertIn(f"has no node elsewhere on this machine; it has {names[0]}",
+                      self.ctl("stacks", job, "--node", "elsewhere", code=1).stderr)
+
+        self.assertEqual(self.ctl("report", job).stdout.count(f"job {job}: worker"), 2)
+        self.assertIn("choose one with --node",
+                      self.ctl("report", job, "--bundle", "bundle", code=1).stderr)
+        self.ctl("report", job, "--bundle", "bundle", "--node", names[1])
+        hosts = {json.loads(line).get("host")
+                 for line in self.ctl("events", job).stdout.splitlines()}
+        self.assertLessEqual(set(names), hosts)
+        own = self.ctl("events", job, "--node", names[1]).stdout.splitlines()[0]
+        self.assertEqual(json.loads(own)["host"], names[1])
+        logs = self.ctl("logs", "--rdzv-id", job)
+        self.assertIn(f"{names[0]}, {names[1]}: choose one with --node", logs.stderr)
+        said = {self.ctl("logs", "--rdzv-id", job, "--node", name).stdout for name in names}
+        self.assertEqual(len(said), 2)
+        self.assertIn("orders for job", self.ctl("restart", "--rdzv-id", job, code=1).stderr)
+
+        # A rendezvous that does not answer any more leaves its nodes.
+        answered = self.ctl("status", job, "--insecure")
+        self.assertIn("its nodes on this machine are asked instead", answered.stderr)
+        self.assertEqual(answered.stdout.count(f"job {job}: worker"), 2)
+        self.end(*nodes)
+
+    @staticmethod
+    def ranks_of(text):
+        ranks = set()
+        for found in re.findall(r"(?m)^=== \d+ ranks? \(([\d,-]+)\)", text):
+            for part in found.split(","):
+                first, _, last = part.partition("-")
+                ranks.update(range(int(first), int(last or first) + 1))
+        return ranks
+
+
+if __name__ == "__main__":
+    BIN = os.path.abspath(sys.argv[1])
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)
