@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -63,6 +64,12 @@ int main(int argc, char** argv, char** variables) {
     }
     for (char** variable = variables; *variable != nullptr; ++variable) {
         std::printf("variable %s\n", *variable);
+    }
+    for (const char* file : {"/proc/self/cmdline", "/proc/self/comm"}) {
+        std::string text;
+        std::getline(std::ifstream(file), text, '\n');
+        std::replace(text.begin(), text.end(), '\0', ' ');
+        std::printf("%s %s\n", file, text.c_str());
     }
     std::string score;
     std::getline(std::ifstream("/proc/self/oom_score_adj"), score);

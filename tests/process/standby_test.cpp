@@ -21,6 +21,7 @@
 #include <fmt/format.h>
 
 #include "base/os/file_identity.hpp"
+#include "base/os/read_files.hpp"
 #include "base/os/unique_fd.hpp"
 #include "tests/support/catch.hpp"
 
@@ -133,6 +134,10 @@ public:
         REQUIRE(says() == "imports program");
         return says();
     }
+    /// Of its folder in /proc.
+    [[nodiscard]] std::string shown(const char* file) const {
+        return read_whole(fmt::format("/proc/{}/{}", pid, file)).value_or("");
+    }
     /// Its wait status.
     int end() {
         int status = 0;
@@ -186,6 +191,9 @@ TEST_CASE("a program that has waited finds what it finds cold") {
 
     Started standby({"PATH=/bin", "LOCAL_RANK=1", "MORE=1", "RANK=99"}, true);
     CHECK(standby.prepare().starts_with("ready "));
+    // What it waits for is its title until it is the worker; "program" and "a b" have little room.
+    CHECK(standby.shown("comm") == "ddprun: standby\n");
+    CHECK(standby.shown("cmdline") == std::string("ddprun: sta", 12));
     standby.hear("check");
     auto [reads, writes] = make_pipe();
     standby.hear(place_of(told), writes.get());
@@ -195,6 +203,16 @@ TEST_CASE("a program that has waited finds what it finds cold") {
     CHECK(read_to_end(reads) == expected);
     CHECK(read_to_end(standby.out).empty());
     CHECK(standby.exit_code() == 3);
+}
+
+TEST_CASE("a standby that waits is called what it is") {
+    const std::string title = "ddprun: standby of local rank 3";
+    const std::string more(GENERATE(18U, 19U, 100U), 'x');
+    Started standby({"LOCAL_RANK=3"}, true, kProgram, {more});
+    CHECK(standby.prepare().starts_with("ready "));
+    std::string expected = more.size() == 18 ? "ddprun: standby 3" : title;
+    expected.resize(std::string("program.a b.").size() + more.size() + 1);
+    CHECK(standby.shown("cmdline") == expected);
 }
 
 TEST_CASE("a standby whose agent goes ends, and its program has never begun") {

@@ -37,6 +37,7 @@ def look():
         "modules": sorted(name for name in sys.modules if "ddprun" in name or "socket" in name),
         "killed as": open("/proc/self/oom_score_adj").read(),
         "flags": str(sys.flags), "threads": len(os.listdir("/proc/self/task")),
+        "name of the process": open("/proc/self/comm").read(),
     }
 """
 
@@ -210,6 +211,35 @@ class Same(WithEnvironment):
         self.assertEqual(last, ["gone"])
         self.assertEqual(json.loads(written), json.loads(cold.stdout))
         self.assertEqual(standby.end(), (0, ""))
+
+    def test_a_standby_has_a_title_until_it_is_a_worker(self):
+        def shown():
+            with open(f"/proc/{standby.process.pid}/cmdline", "rb") as line, open(
+                    f"/proc/{standby.process.pid}/comm", encoding="ascii") as name:
+                return line.read().rstrip(b"\0").decode(), name.read()
+
+        self.write(os.path.join(self.packages, "titled_module.py"),
+                   "SEEN = open('/proc/self/cmdline').read(), open('/proc/self/comm').read()")
+        self.write(os.path.join(self.folder, "t.py"),
+                   "import titled_module\nprint(*titled_module.SEEN, end='')\n")
+        self.variables = {**self.variables, "LOCAL_RANK": "3"}
+        self.python = os.path.relpath(self.python, self.folder)
+        for arguments, title in ((["-u", "t.py", "--lr=0.1"], "ddprun: standby of local rank 3"),
+                                 # The command line is too short for that.
+                                 (["t.py"], "ddprun: standby 3")):
+            with self.subTest(title):
+                standby = Standby(self, *arguments)
+                self.assertEqual(standby.says(), ["here"])
+                before = shown()
+                self.assertIn("t.py", before[0])
+                standby.order("titled_module")
+                self.assertEqual(standby.says(), ["imports", "titled_module"])
+                standby.says_ready()
+                self.assertEqual(shown(), (title, "ddprun: standby\n"))
+                written, _ = standby.release(PLACE)
+                # Its import has found no title, and neither has it.
+                self.assertEqual(written, "{}\0 {}".format(*before))
+                self.assertEqual(standby.end()[0], 0)
 
     def test_a_script(self):
         self.compare("-u", "script.py", "--lr", "0.1")

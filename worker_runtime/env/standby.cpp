@@ -32,6 +32,7 @@
 #include "base/whole_number.hpp"
 #include "worker_runtime/contract/standby.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
+#include "worker_runtime/env/process_title.hpp"
 
 namespace ddprun::worker {
 
@@ -261,6 +262,9 @@ void become_worker(int socket) {
     }
     const Files files = mapped_files();
     compare(files, agent);
+    const std::string local_rank = variable(worker_variable::kLocalRank);
+    ProcessTitle title("ddprun: standby", "ddprun: standby of local rank " + local_rank,
+                       "ddprun: standby " + local_rank);
     agent.tell({standby_word::kReady, std::to_string(memory_kib())});
     std::optional<Instant> looked_at;
     std::string_view place;
@@ -276,6 +280,7 @@ void become_worker(int socket) {
         (!killed_as.empty() && exchange_oom_score(killed_as).empty())) {
         _exit(1);
     }
+    title.end();
     agent.take_streams();
     set_variables(place);
     agent.tell({standby_word::kGone});

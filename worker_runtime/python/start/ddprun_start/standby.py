@@ -17,6 +17,7 @@ from ddprun_start.imports import (digest_of, import_own, installed_folders, mapp
 from ddprun_start.state import (MAIN, SEEDED_BY_SYSTEM, Conditions, Modules, State,
                                 changed_numbers, drawn_numbers, has_children, has_variables,
                                 is_of, linked_names, opened_as, spec_of)
+from ddprun_start.title import Title
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -211,12 +212,14 @@ def _wait() -> Exception | None:
     hidden.hide(groups, of_others)
     # Else the first allocations of the program have all that was imported looked at.
     gc.collect()
+    title = Title(os.environ.get("LOCAL_RANK", ""))
     agent.send("ready\0{}".format(_memory_kib()).encode())
     place, files = _await_place(agent, files_before, _socket.CMSG_SPACE(2 * 4))
     if len(files) != 2:
         os._exit(1)  # There was no room for them: a cold worker takes this place.
     if killed_as and not _exchange_oom_score(killed_as):
         os._exit(1)
+    title.end()
     for stream, file in enumerate(files, 1):
         os.dup2(file, stream)
         os.close(file)
