@@ -20,6 +20,12 @@ struct LogRotation {
     bool operator==(const LogRotation&) const = default;
 };
 
+/// Which streams of a worker are shown where ddprun's own lines go.
+struct WordsShown {
+    bool out = false;
+    bool err = false;
+};
+
 struct OutputOptions {
     Limits limits;
     LogRotation rotation;  ///< of the workers' log files

@@ -602,7 +602,7 @@ std::map<LocalRank, int> Agent::pids_of(Generation number) {
 void Agent::show(const rdzv::Verdict& verdict) {
     verdict_text_ = verdict.text;
     show_verdict(verdict, options_.program, options_.output.log_root, options_.error_file,
-                 events_->time_use(), *output_);
+                 events_->time_use(), options_.supervisor.identity.node, *output_);
 }
 
 void Agent::end(int code, const std::string& why) {

@@ -140,6 +140,9 @@ public:
     /// their first pieces tell it.
     [[nodiscard]] std::optional<Instant> first_after(Instant moment) const;
 
+    /// Which streams of the newest worker of that place are shown where say() writes to.
+    [[nodiscard]] WordsShown words_shown(LocalRank local_rank) const;
+
     /// The generation is proven empty: carries on what is in its pipes and closes them. The end of
     /// a stream is never awaited, for somebody else may hold a copy.
     void close(Generation generation);
@@ -179,7 +182,8 @@ public:
 private:
     class Thread;
     std::unique_ptr<Thread> thread_;
-    std::map<int, std::shared_ptr<OutputCount>> counts_;  ///< by local rank
+    std::map<int, std::shared_ptr<OutputCount>> counts_;  ///< by local rank, as the next
+    std::map<int, WordsShown> shown_;
 };
 
 }  // namespace ddprun::agent

@@ -70,6 +70,14 @@ void tell_if_alike(Step& step, const Evidence& evidence, bool goes_on) {
     }
 }
 
+/// The timeline has what is known of it by now, with its cause, in place of what was known then.
+void complete_note_of_end(Step& step, const Stopping& stopping) {
+    const FailureReport& first = first_of(stopping.failures).report;
+    if (stopping.order.cause == StopCause::Failure && !stopping.is_explained_by_loss) {
+        amend_note(step, stopping.order.why, describe_rank_and_cause(first, step.options.limits));
+    }
+}
+
 /// Why the run forms again. Evidence that came after the order is in it, also on the timeline.
 std::string cause_of_restart(Step& step, const Stopping& stopping, bool has_failures) {
     if (stopping.is_explained_by_loss) {
@@ -118,6 +126,7 @@ void leave_stopping(Step& step) {
         tell_if_alike(step, first_of(stopping.failures).report.evidence, goes_on);
     }
     if (!goes_on) {
+        complete_note_of_end(step, stopping);
         close_failed(step, stopping);
         return;
     }
@@ -128,6 +137,7 @@ void leave_stopping(Step& step) {
     if (has_failures) {
         learn_from(step, first_of(stopping.failures));
         if (budgets.is_without_progress(run.settings)) {
+            complete_note_of_end(step, stopping);
             close_without_progress(step, stopping);
             return;
         }

@@ -412,6 +412,28 @@ TEST_CASE("with prefixes only whole lines of one worker appear, each stream on i
     CHECK(fixture.err() == expected_err);
 }
 
+TEST_CASE("which streams of a worker are shown where the report goes is known") {
+    const bool is_one_place = GENERATE(true, false);
+    Fixture fixture;
+    if (is_one_place) {
+        fixture.options.console_err = fixture.options.console_out;
+    }
+    fixture.options.console[1] = {.shows_stdout = true, .shows_stderr = false};
+    fixture.options.ranks_filter = {.ranks = {0, 1}, .has_last = false};
+    for (int rank = 0; rank < 3; ++rank) {
+        static_cast<void>(fixture.open(rank));
+    }
+    const auto shown = [&fixture](int rank) {
+        const ddprun::agent::WordsShown words = fixture.output().words_shown(LocalRank(rank));
+        return std::pair(words.out, words.err);
+    };
+    CHECK(shown(0) == std::pair(is_one_place, true));
+    CHECK(shown(1) == std::pair(is_one_place, false));
+    CHECK(shown(2) == std::pair(false, false));
+    CHECK(shown(3) == std::pair(false, false));
+    fixture.end();
+}
+
 TEST_CASE("raw output appears at once, without waiting for a line end") {
     Fixture fixture;
     Pipe console = make_pipe();
