@@ -74,13 +74,15 @@ struct OutputCount {
 /// shares nothing with the caller but posted work, so that neither a slow disk nor a stopped
 /// terminal delays a beat. Every byte reaches the log file as it was written. On the console:
 ///
-/// * without prefix the bytes pass as they are, at once;
+/// * without prefix the bytes of a worker that has the console to itself pass as they are, at once;
+/// * without prefix the lines of several workers (`keeps_lines`) appear whole, as they were
+/// written;
 /// * on a terminal that several share (`draws`), what Screen says: lines, bars in their places;
-/// * with a prefix or as JSON only whole lines appear, one worker's at a time. An unfinished line
-/// is
-///   held until its end, until Limits::console_line_bytes_max, or until collect() or close(), and
-///   then gets a line end. A carriage return ends a line too (as in torchrun), so that progress
-///   bars show.
+/// * with a prefix or as JSON lines appear whole, too. There a carriage return ends a line (as in
+///   torchrun), so that progress bars show.
+///
+/// Where lines appear whole, an unfinished one is held until its end, until
+/// Limits::console_line_bytes_max, or until collect() or close(), and then gets a line end.
 ///
 /// A console that takes its time loses nothing: its backlog is bounded, after that the workers'
 /// pipes fill up and the workers wait. A console that is gone (EPIPE, EIO) is forgotten. A log
