@@ -90,7 +90,8 @@ using LinkState = std::variant<LinkIsDown, LinkIsUp, JoinIsSent, LinkIsAccepted>
 struct RendezvousWait {
     std::string text;  ///< empty: for nothing
     Instant since{};
-    Milliseconds limit{0};  ///< 0: none
+    Milliseconds limit{0};           ///< 0: none
+    std::optional<Instant> over_at;  ///< then what the text announces happens
 };
 
 // -------------------------------------------------------------- the socket of the workers' store

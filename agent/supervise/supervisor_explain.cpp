@@ -1,5 +1,6 @@
 // Texts for people: why this node waits.
 
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -42,6 +43,12 @@ void Supervisor::say_wait(Wait wait, const std::string& text) {
         wait == Wait::RendezvousSays ? rendezvous_wait_.limit : Milliseconds::zero();
     if (wait == Wait::Prepare) {
         say(fmt::format("{}, which has run for {} s", text, whole_seconds(now_ - prepare_since_)));
+        return;
+    }
+    if (wait == Wait::RendezvousSays && rendezvous_wait_.over_at > now_) {
+        const Duration left = *rendezvous_wait_.over_at - now_;
+        say(fmt::format("{}; {} s left", text,
+                        std::chrono::ceil<std::chrono::seconds>(left).count()));
         return;
     }
     if (wait == Wait::Link) {

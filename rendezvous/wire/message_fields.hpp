@@ -383,6 +383,7 @@ void visit_fields(Is<Waiting> auto& waiting, auto& visit) {
     visit.text("text", waiting.text);
     visit.duration("waited_ms", waiting.waited);
     visit.duration("limit_ms", waiting.limit);
+    visit.duration("over_in_ms", waiting.over_in);
 }
 
 void visit_fields(Is<Notice> auto& notice, auto& visit) {

@@ -448,8 +448,9 @@ struct Waiting {
     static constexpr std::string_view kType = "waiting";
 
     std::string text;
-    Milliseconds waited{0};  ///< so far, of the next
-    Milliseconds limit{0};   ///< then it is given up; 0: waits for ever
+    Milliseconds waited{0};   ///< so far, of the next
+    Milliseconds limit{0};    ///< then it is given up; 0: waits for ever
+    Milliseconds over_in{0};  ///< then what the text announces happens; 0: nobody knows
 
     bool operator==(const Waiting&) const = default;
 };

@@ -384,6 +384,25 @@ TEST_CASE("a wait with a limit says how much of it is over, counted from when it
     CHECK(rig.supervisor.explain() == "waiting for 1 node more: 1 of 2 here (a)");
 }
 
+TEST_CASE("a wait whose end is known is explained once, with the time that is left") {
+    const std::string text =
+        "generation 1 runs on 2 nodes; it will be drained and grown to take more in";
+    Rig rig;
+    rig.become_waiting();
+    rig.hear(rdzv::Waiting{.text = text, .over_in = Milliseconds(25500)});
+    rig.pass(Milliseconds(2000));
+    CHECK(rig.said() == text + "; 24 s left");
+    for (int i = 0; i < 28; ++i) {
+        rig.pass(Milliseconds(1000));
+        CHECK(rig.said().empty());
+    }
+    rig.pass(Milliseconds(500));
+    CHECK(rig.said() == text);  // it should have come 5 s ago
+    rig.hear(rdzv::Waiting{.text = "waiting for 1 node more"});
+    rig.pass(Milliseconds(2000));
+    CHECK(rig.said() == "waiting for 1 node more");
+}
+
 TEST_CASE("a wait is explained after two seconds, on change and every five") {
     Rig rig;
     rig.become_waiting();
