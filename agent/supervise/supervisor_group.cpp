@@ -435,7 +435,7 @@ void Supervisor::kill_workers() {
     quiet_.end();
     if (!group_->is_in<WorkersKilling>()) {
         forgive_held_back();
-        group_->phase = WorkersKilling{};
+        group_->phase = WorkersKilling{.since = now_};
         emit(EmptyGeneration{group_->generation()});
         DDP_RULE(void(), EmptyBeforeProof, take(Emptied{group_->generation()}));
     }
@@ -450,7 +450,8 @@ void Supervisor::take(const Emptied& input) {
         !group_->is_in<WorkersKilling>()) {
         return;
     }
-    group_->phase = WorkersGone{};
+    group_->phase =
+        WorkersGone{.ended = std::get<WorkersKilling>(group_->phase).since, .since = now_};
     if (group_token_ == run_token_) {
         owed_ = std::max(owed_, group_->generation());
     }
@@ -474,7 +475,13 @@ void Supervisor::report_stopped() {
     const bool is_failure_told = !group_.has_value() || !group_->awaits_words();
     if (owed_ != Generation() && !holds_workers() && is_failure_told &&
         store_ == StoreState::Listening && preparation_ == Preparation::None && is_accepted()) {
-        tell(rdzv::Stopped{.generation = owed_, .store = store_address_});
+        rdzv::Stopped stopped{.generation = owed_, .store = store_address_};
+        if (group_.has_value() && group_->generation() == owed_) {
+            const WorkersGone& gone = std::get<WorkersGone>(group_->phase);
+            stopped.ended_age = std::chrono::duration_cast<Milliseconds>(now_ - gone.ended);
+            stopped.empty_age = std::chrono::duration_cast<Milliseconds>(now_ - gone.since);
+        }
+        tell(std::move(stopped));
         owed_ = Generation();
     }
 }

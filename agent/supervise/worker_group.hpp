@@ -101,10 +101,15 @@ struct WorkersStop {
 };
 
 /// Killed; the proof that no process is left has not come.
-struct WorkersKilling {};
+struct WorkersKilling {
+    Instant since{};  ///< all had ended, or were killed
+};
 
 /// Proven: nothing of this generation is left here.
-struct WorkersGone {};
+struct WorkersGone {
+    Instant ended{};  ///< as WorkersKilling::since
+    Instant since{};  ///< the proof
+};
 
 using GroupPhase = std::variant<WorkersRun, WorkersHang, WorkersStop, WorkersKilling, WorkersGone>;
 

@@ -1,6 +1,8 @@
 #include "rendezvous/core/stopping.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 
 #include <fmt/format.h>
 
@@ -174,6 +176,14 @@ void complete_evidence(Step& step, Stopping& stopping, const NodeId& id,
     }
 }
 
+/// Of a moment in the end of this generation: it cannot lie before its start.
+std::int64_t believed_age(const Step& step, Milliseconds age) {
+    const Duration longest = step.now - step.run.current.started_at;
+    return std::chrono::duration_cast<Milliseconds>(
+               std::clamp(Duration(age), Duration::zero(), std::max(longest, Duration{})))
+        .count();
+}
+
 }  // namespace
 
 Stopping& enter_stopping(Step& step, StopCause cause, int signal, const std::string& why,
@@ -260,7 +270,9 @@ void member_emptied(Step& step, Stopping& stopping, Node& node, const Stopped& m
     }
     node.info.store = message.store;
     trace(step, fmt::format("node {} is empty", node.info.hostname));
-    publish(step, EventKind::Empty, node.info);
+    publish(step, EventKind::Empty, node.info,
+            {{"ended_ms_ago", believed_age(step, message.ended_age)},
+             {"proven_ms_ago", believed_age(step, message.empty_age)}});
     no_longer_pending(step, stopping, NodeId(node.info.node));
 }
 

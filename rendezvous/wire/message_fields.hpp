@@ -334,6 +334,8 @@ void visit_fields(Is<WorkersRead> auto& read, auto& visit) {
 void visit_fields(Is<Stopped> auto& stopped, auto& visit) {
     visit_generation(visit, stopped.generation);
     visit.object("store", stopped.store);
+    visit.duration("ended_age_ms", stopped.ended_age);
+    visit.duration("empty_age_ms", stopped.empty_age);
 }
 
 void visit_fields(Is<Leave> auto& leave, auto& visit) {

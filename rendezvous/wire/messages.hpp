@@ -273,6 +273,8 @@ struct Stopped {
 
     Generation generation;
     StoreAddress store;
+    Milliseconds ended_age{0};  ///< from the end of its last worker, or the kill, to the sending
+    Milliseconds empty_age{0};  ///< from the proof that nothing is left to the sending
 
     bool operator==(const Stopped&) const = default;
 };

@@ -217,6 +217,39 @@ TEST_CASE("the verdict has a line for each rank that failed, the earliest first,
           "rank 2 on a exited with code 1: ValueError: bad batch 17");
 }
 
+TEST_CASE("who waits for a group to grow is told when that is, and when a node was empty") {
+    Driver driver;
+    const auto node = [](const std::string& name) {
+        Join join = join_of(name, 1);
+        join.settings.max_nodes = 2;
+        join.settings.patience = Milliseconds(0);
+        join.settings.grow_delay = Milliseconds(30000);
+        return join;
+    };
+    driver.hear(1, node("a"));
+    driver.tick(Milliseconds(0));
+    REQUIRE(driver.sent<Start>(1).size() == 1);
+    driver.now += Milliseconds(4000);
+    driver.hear(2, node("b"));
+    REQUIRE(!driver.sent<Waiting>(2).empty());
+    CHECK(driver.sent<Waiting>(2).back().text ==
+          "generation 1 runs on 1 node; it will be drained and grown to take more in");
+    CHECK(driver.sent<Waiting>(2).back().over_in == Milliseconds(26000));
+    driver.tick(Milliseconds(26000));
+    REQUIRE(driver.sent<Stop>(1).size() == 1);
+    driver.now += Milliseconds(5000);
+    driver.hear(1, Stopped{.generation = Generation(1),
+                           .store = {"a", 2},
+                           .ended_age = Milliseconds(700),
+                           .empty_age = Milliseconds(1000000)});
+    const auto empty =
+        std::find_if(driver.events.begin(), driver.events.end(),
+                     [](const Event& event) { return event.kind == EventKind::Empty; });
+    REQUIRE(empty != driver.events.end());
+    CHECK(number_of(*empty, "ended_ms_ago") == 700);
+    CHECK(number_of(*empty, "proven_ms_ago") == 35000);  // its generation is no older
+}
+
 TEST_CASE("a failure is never older than its generation, whatever its report says") {
     Driver driver;
     driver.now += std::chrono::hours(1);
