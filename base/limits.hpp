@@ -91,6 +91,7 @@ struct Limits {
     std::size_t orders_max = 64;           ///< of operators, that wait for their answer
     int same_failures_said = 3;            ///< in a row, before any step: then it is said
     std::size_t failures_kept_max = 64;    ///< reports kept of one generation
+    std::size_t failures_shown_max = 32;   ///< ranks in the report's table; it counts the others
     std::size_t timeline_events_max = 48;  ///< of the summary; the middle is dropped first
 
     // Leaving in time.
@@ -123,6 +124,7 @@ struct Limits {
     std::size_t report_tail_bytes_max = std::size_t{16} << 10;
     std::size_t report_text_bytes_max = std::size_t{4} << 10;  ///< of a path in the verdict
     std::size_t cause_bytes_max = 1024;  ///< of a restart, in the summary: it is kept for each
+    std::size_t failure_cause_bytes_max = 200;  ///< of each of several failed ranks, in the report
     std::size_t error_file_bytes_max = std::size_t{64} << 10;    ///< read of a worker's error file
     std::size_t console_line_bytes_max = std::size_t{64} << 10;  ///< longer lines are cut in pieces
     std::size_t console_backlog_bytes_max = std::size_t{256} << 10;  ///< then workers wait

@@ -46,6 +46,12 @@ struct WorkerDying {
     rdzv::Evidence evidence;  ///< as of WorkerExited
 };
 
+/// What a worker that ends has told of its checkpoints.
+struct SavedWork {
+    std::string place;      ///< where they are; empty: not told, or several places were
+    bool is_newer = false;  ///< one was saved since the worker was asked to save and leave
+};
+
 /// A worker process ended (or could not be started: exec_errno). Given at once: the evidence says
 /// how it ended, not what it left behind, for which CollectLastWords asks.
 struct WorkerExited {
@@ -55,6 +61,7 @@ struct WorkerExited {
     /// The signal of the key that was typed at its terminal and by which it ended: SIGINT or
     /// SIGQUIT. 0: none.
     int typed_signal = 0;
+    SavedWork saved = {};
 };
 
 /// Answers CollectLastWords, within Limits::evidence_timeout: all are empty if the disk took
@@ -116,6 +123,7 @@ struct KeeperLost {};
 /// A signal that is to be handled (SIGTERM, SIGINT, SIGHUP, SIGQUIT).
 struct Signalled {
     int signal = 0;
+    bool workers_save = false;  ///< all workers here look whether they are to save and leave
 };
 
 /// A signal that means something to the workers alone (SIGUSR1, SIGUSR2).

@@ -20,6 +20,12 @@ struct LogRotation {
     bool operator==(const LogRotation&) const = default;
 };
 
+/// Which streams of a worker are shown where ddprun's own lines go.
+struct WordsShown {
+    bool out = false;
+    bool err = false;
+};
+
 struct OutputOptions {
     Limits limits;
     LogRotation rotation;  ///< of the workers' log files
@@ -34,6 +40,7 @@ struct OutputOptions {
     std::vector<std::string> stdout_filters;
     std::vector<std::string> stderr_filters;
     bool prefixes = false;       ///< every console line starts with `[hostname rank] `
+    bool keeps_lines = false;    ///< several workers share the console: it gets whole lines only
     bool draws = false;          ///< a console that is a terminal shows what Screen makes of all
     bool has_live_line = false;  ///< the job's progress stays below all else there
     bool folds = true;           ///< there, equal lines of several ranks are one

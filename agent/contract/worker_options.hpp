@@ -28,6 +28,10 @@ struct OutputChoice {
     /// stdout and stderr are one stream, in the order in which the worker writes to them. Neither
     /// is tee'd then, and both are shown or none.
     bool is_merged = false;
+
+    [[nodiscard]] bool is_shown() const {
+        return shows_stdout || shows_stderr || is_teed_stdout || is_teed_stderr;
+    }
 };
 
 /// Whose streams are shown, by global rank, whatever the choice of the local one.

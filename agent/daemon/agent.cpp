@@ -74,7 +74,7 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, KeeperOptions ke
                 .on_notice = [this](const LeaveNotice& notice) { feed(notice); },
                 .on_child = [this](int pid) { exclude_from_sweeps(pid); }}),
       timer_(io, [this] { feed(Tick{}); }),
-      signals_(io, [this](int signal) { feed(Signalled{signal}); }),
+      signals_(io, [this](int signal) { be_signalled(signal); }),
       workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
       window_signals_(io, [this](int /*signal*/) { follow_window(); }) {
     if (options_.notify) {
@@ -335,7 +335,7 @@ TerminalRelay::Events Agent::relay_events() {
     events.on_raw = [this](const TerminalModes& before, const TerminalModes& raw) {
         keeper_->guard_terminal({.before = before.to_bytes(), .raw = raw.to_bytes()});
     };
-    events.on_interrupt = [this] { feed(Signalled{SIGINT}); };
+    events.on_interrupt = [this] { be_signalled(SIGINT); };
     events.on_continued = [this] { follow_window(); };
     events.is_interrupt_ours = [this](LocalRank local_rank) {
         // Who asks for a debugger wants Ctrl-C to stop the program, not to have it save.
@@ -357,8 +357,14 @@ void Agent::worker_ended(Generation number, LocalRank local_rank, const WorkerEn
         relay_->end();
     }
     if (GenerationOnNode* generation = held(number)) {
-        feed(WorkerExited{number, local_rank, generation->evidence(local_rank, end), typed_signal});
+        feed(WorkerExited{number, local_rank, generation->evidence(local_rank, end), typed_signal,
+                          generation->saved_by(local_rank)});
     }
+}
+
+void Agent::be_signalled(int signal) {
+    const bool workers_save = generation_ && generation_->all_look_at_page();
+    feed(Signalled{.signal = signal, .workers_save = workers_save});
 }
 
 void Agent::collect_last_words(const CollectLastWords& effect) {
@@ -602,7 +608,7 @@ std::map<LocalRank, int> Agent::pids_of(Generation number) {
 void Agent::show(const rdzv::Verdict& verdict) {
     verdict_text_ = verdict.text;
     show_verdict(verdict, options_.program, options_.output.log_root, options_.error_file,
-                 events_->time_use(), *output_);
+                 events_->time_use(), options_.supervisor.identity.node, *output_);
 }
 
 void Agent::end(int code, const std::string& why) {

@@ -77,6 +77,7 @@ private:
     void signal_workers(const SignalWorkers& effect);
     void follow_window();
     void look_at_workers(Generation number);
+    void be_signalled(int signal);
     void collect_last_words(const CollectLastWords& effect);
     void empty_generation(Generation number);
     void emptied(Generation number);

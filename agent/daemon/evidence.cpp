@@ -38,10 +38,14 @@ HeardAt now() {
 
 void show_verdict(const rdzv::Verdict& verdict, const std::string& program,
                   const std::string& log_root, const std::string& error_file,
-                  const rdzv::TimeUse& time_use, WorkerOutput& output) {
+                  const rdzv::TimeUse& time_use, const NodeId& node, WorkerOutput& output) {
     const HeardAt heard = now();
     const TimeSpent spent{.use = time_use, .now = std::chrono::steady_clock::now()};
-    std::string text = format_verdict(verdict, program, heard, &spent);
+    WordsShown are_shown;
+    if (verdict.first_failure && verdict.first_failure->node == node) {
+        are_shown = output.words_shown(verdict.first_failure->local_rank);
+    }
+    std::string text = format_verdict(verdict, program, heard, are_shown, &spent);
     if (!text.empty()) {
         text.pop_back();  // whole lines: say() ends the last one
         output.say(std::move(text));

@@ -18,9 +18,10 @@ namespace ddprun::agent {
                                          std::string kernel_note);
 
 /// A closed run on the console, in `<log_root>/report.json` and, if it failed, in `error_file`.
-/// Empty paths: not there. An undisturbed success says nothing. Does not block.
+/// Empty paths: not there. An undisturbed success says nothing. `node` is this one, whose workers'
+/// lines `output` may have shown already. Does not block.
 void show_verdict(const rdzv::Verdict& verdict, const std::string& program,
                   const std::string& log_root, const std::string& error_file,
-                  const rdzv::TimeUse& time_use, WorkerOutput& output);
+                  const rdzv::TimeUse& time_use, const NodeId& node, WorkerOutput& output);
 
 }  // namespace ddprun::agent

@@ -1,5 +1,6 @@
 #include "agent/daemon/generation_on_node.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -40,6 +41,30 @@ bool GenerationOnNode::end_before_spawn() {
 
 bool GenerationOnNode::looks_at_page(LocalRank local_rank) const {
     return page_.is_spared({.generation = number(), .signal = 0, .spares_asked = true}, local_rank);
+}
+
+bool GenerationOnNode::all_look_at_page() const {
+    return std::all_of(
+        start_.workers.begin(), start_.workers.end(),
+        [this](const WorkerSpec& worker) { return looks_at_page(worker.local_rank); });
+}
+
+void GenerationOnNode::carry_out(const AskWorkersToLeave& effect) {
+    if (!when_asked_) {
+        when_asked_ = page_.moments();
+    }
+    page_.carry_out(effect);
+}
+
+SavedWork GenerationOnNode::saved_by(LocalRank local_rank) const {
+    const std::vector<std::string> places = page_.checkpoints();
+    const std::vector<WorkerMoments> now = page_.moments();
+    const auto index = static_cast<std::size_t>(local_rank.value());
+    SavedWork saved{.place = places.size() == 1 ? places.front() : ""};
+    if (when_asked_ && index < when_asked_->size() && index < now.size()) {
+        saved.is_newer = now[index].checkpointing > (*when_asked_)[index].checkpointing;
+    }
+    return saved;
 }
 
 std::vector<LocalRank> GenerationOnNode::meant_by(const SignalWorkers& effect) const {

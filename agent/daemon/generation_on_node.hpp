@@ -68,11 +68,17 @@ public:
 
     /// For the keeper to hold out to a worker; not open: there is none.
     [[nodiscard]] UniqueFd page_file() const { return page_.file(); }
-    void carry_out(const AskWorkersToLeave& effect) { page_.carry_out(effect); }
+    void carry_out(const AskWorkersToLeave& effect);
     void carry_out(const AllowPublishing& effect) { page_.carry_out(effect); }
 
     /// Whether it learns of a drain through the page, and needs no signal.
     [[nodiscard]] bool looks_at_page(LocalRank local_rank) const;
+
+    /// The same of all workers.
+    [[nodiscard]] bool all_look_at_page() const;
+
+    /// What the worker, which ends, has told of its checkpoints.
+    [[nodiscard]] SavedWork saved_by(LocalRank local_rank) const;
 
     /// Those that the signal is for.
     [[nodiscard]] std::vector<LocalRank> meant_by(const SignalWorkers& effect) const;
@@ -112,6 +118,7 @@ private:
     std::map<LocalRank, int> pids_;
     std::map<LocalRank, FatalSignal> early_signs_;  ///< the last of each that has no pid yet
     SharedPage page_;
+    std::optional<std::vector<WorkerMoments>> when_asked_;  ///< to save and leave, the first time
     KernelLog kernel_log_;
 };
 

@@ -38,7 +38,8 @@ Result<StoreAddress> StoreHost::open(const std::string& host) {
         if (!opened) {
             Error error = opened.error();
             if (error.code == ErrorCode::AddressInUse) {
-                error.what += "; give another --master-port";
+                error.what +=
+                    "; leave --master-port out, and the store takes a free port, or give another";
             }
             return error;
         }

@@ -11,12 +11,15 @@ LineWriter with_prefix(std::string prefix) {
     };
 }
 
-LineSplitter::LineSplitter(LineWriter write, std::size_t line_bytes_max)
-    : write_(std::move(write)), line_bytes_max_(std::max<std::size_t>(line_bytes_max, 1)) {}
+LineSplitter::LineSplitter(LineWriter write, std::size_t line_bytes_max, Returns returns)
+    : write_(std::move(write)),
+      line_bytes_max_(std::max<std::size_t>(line_bytes_max, 1)),
+      returns_(returns) {}
 
 void LineSplitter::feed(std::string_view bytes, std::string& out) {
     // Most output has no '\r' at all, so its next place is looked up once, not for every line.
-    std::size_t next_return = bytes.find('\r');
+    std::size_t next_return =
+        returns_ == Returns::EndLines ? bytes.find('\r') : std::string_view::npos;
     std::size_t at = 0;
     while (at < bytes.size()) {
         if (ended_by_return_) {

@@ -13,13 +13,19 @@ using LineWriter = std::function<void(std::string_view line, std::string& out)>;
 /// Shows a line behind `prefix`.
 [[nodiscard]] LineWriter with_prefix(std::string prefix);
 
-/// Cuts one stream of a worker into whole lines, for a console that several workers share. "\n",
-/// "\r\n" and a lone "\r" (a progress bar) end a line and are shown as "\n"; an empty line that
-/// "\r" or "\r\n" ends is not shown. A line longer than the bound is shown in pieces, each as a
-/// line of its own. Any bytes are allowed. Pure.
+/// Carriage returns in lines.
+enum class Returns {
+    EndLines,  ///< "\r\n" and a lone "\r" (a progress bar) end a line, too, and become "\n"; an
+               ///< empty line that one of them ends is not shown
+    Stay,      ///< bytes like others
+};
+
+/// Cuts one stream of a worker into whole lines, for a console that several workers share. "\n"
+/// ends a line. A line longer than the bound is shown in pieces, each as a line of its own. Any
+/// bytes are allowed. Pure.
 class LineSplitter {
 public:
-    LineSplitter(LineWriter write, std::size_t line_bytes_max);
+    LineSplitter(LineWriter write, std::size_t line_bytes_max, Returns returns = Returns::EndLines);
 
     /// Takes the next bytes of the stream and appends the lines they complete to `out`.
     void feed(std::string_view bytes, std::string& out);
@@ -33,6 +39,7 @@ private:
 
     LineWriter write_;
     std::size_t line_bytes_max_;
+    Returns returns_;
     std::string held_;              ///< the unfinished line, shorter than the bound
     bool ended_by_return_ = false;  ///< the last byte was '\r': a '\n' right after belongs to it
     bool is_cut_ = false;           ///< pieces of the current line are out already

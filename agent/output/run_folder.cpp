@@ -21,6 +21,7 @@
 #include "agent/output/run_socket.hpp"
 #include "agent/output/worker_output_files.hpp"
 #include "base/limits.hpp"
+#include "base/log_limits.hpp"
 #include "base/os/shared_file_system.hpp"
 #include "rendezvous/wire/json_text.hpp"
 
@@ -194,6 +195,24 @@ void remove_leftovers(const std::string& log_dir, const MachineIdentity& here,
     }
 }
 
+std::string text_of(const RunNote& note) {
+    return run_note_json(note).dump(1, ' ', false,
+                                    nlohmann::ordered_json::error_handler_t::replace) +
+           "\n";
+}
+
+/// The same, with as much of the verdict's text as fits into the block.
+std::string short_text_of(RunNote note) {
+    const std::size_t most = LogLimits().run_note_bytes_max;
+    std::string text = text_of(note);
+    if (text.size() > most) {
+        const std::size_t over = text.size() - most;
+        note.text.resize(note.text.size() - std::min(note.text.size(), over));
+        text = text_of(note);
+    }
+    return text;
+}
+
 /// In a folder that several users share the link is somebody's: the others go without.
 Result<void> link_latest(const std::string& run) {
     const std::size_t slash = run.rfind('/');
@@ -317,6 +336,7 @@ Result<void> RunFolder::begin(Milliseconds now) {
     note_.started = now;
     Result<UniqueFd> held = hold_folder(path_);
     const Result<void> noted = write_note();
+    reserve_file(note_path(path_), LogLimits().run_note_bytes_max);
     const Result<void> linked = link_latest(path_);
     if (!held) {
         return held.error();
@@ -342,10 +362,14 @@ Result<void> RunFolder::end(Milliseconds now, int exit_code, const std::string& 
     return begun ? noted : begun;
 }
 
+/// A full disk takes no second file; the first one's block is there, and kept for this.
 Result<void> RunFolder::write_note() const {
-    using nlohmann::ordered_json;
-    constexpr auto kRepair = ordered_json::error_handler_t::replace;
-    return replace_file(note_path(path_), run_note_json(note_).dump(1, ' ', false, kRepair) + "\n");
+    const std::string path = note_path(path_);
+    const Result<void> replaced = replace_file(path, text_of(note_));
+    if (replaced || !note_.exit_code) {
+        return replaced;
+    }
+    return overwrite_file(path, short_text_of(note_)) ? Result<void>() : replaced;
 }
 
 std::vector<FoundRun> runs_in(const std::string& log_dir, const std::string& job, RunsOf whose) {

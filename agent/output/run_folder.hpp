@@ -52,7 +52,8 @@ public:
     /// these that cannot be done; the others are done all the same.
     [[nodiscard]] Result<void> begin(Milliseconds now);
 
-    /// The ddprun exits: writes run.json anew, if the folder is there.
+    /// The ddprun exits: writes run.json anew, if the folder is there; on a full disk into the room
+    /// that begin() has reserved, LogLimits::run_note_bytes_max.
     [[nodiscard]] Result<void> end(Milliseconds now, int exit_code, const std::string& text,
                                    std::optional<Milliseconds> saving = {});
 

@@ -106,7 +106,8 @@ public:
           pump_(io_, options_),
           work_(io_.get_executor()),
           has_terminal_out_(is_terminal(options_.console_out)),
-          has_terminal_err_(is_terminal(options_.console_err)) {
+          has_terminal_err_(is_terminal(options_.console_err)),
+          is_one_place_(is_same_file(options_.console_out, options_.console_err)) {
         if (const Result<TerminalModes> modes = TerminalModes::of(STDIN_FILENO);
             options_.debug && modes) {
             modes_ = *modes;
@@ -138,7 +139,7 @@ public:
 
     [[nodiscard]] OutputChoice choice_of(LocalRank local_rank, Rank rank, int world_size) const {
         if (is_debugged(rank)) {
-            return {.is_merged = is_same_file(options_.console_out, options_.console_err)};
+            return {.is_merged = is_one_place_};
         }
         const auto found = options_.console.find(local_rank.value());
         const OutputChoice choice =
@@ -148,6 +149,11 @@ public:
                    : OutputChoice{.shows_stdout = false,
                                   .shows_stderr = false,
                                   .is_merged = choice.is_merged};
+    }
+
+    [[nodiscard]] WordsShown shown_of(const OutputChoice& choice) const {
+        return {.out = is_one_place_ && (choice.shows_stdout || choice.is_teed_stdout),
+                .err = choice.shows_stderr || choice.is_teed_stderr};
     }
 
     /// Both streams of a worker; where they are merged its stderr has no end of ours.
@@ -232,6 +238,7 @@ private:
     asio::executor_work_guard<asio::io_context::executor_type> work_;
     const bool has_terminal_out_;
     const bool has_terminal_err_;
+    const bool is_one_place_;
     std::optional<TerminalModes> modes_;  ///< of the terminal that OutputOptions::debug has
     bool has_said_no_terminal_ = false;   ///< of the caller's thread
     std::thread thread_;
@@ -265,6 +272,7 @@ Result<OutputPipes> WorkerOutput::open(Generation generation, LocalRank local_ra
                         .err = std::move(err.ours),
                         .count = std::make_shared<OutputCount>()};
     counts_[local_rank.value()] = opened.count;
+    shown_[local_rank.value()] = thread_->shown_of(choice);
     ++thread_->opens_waiting_;
     thread_->post([thread = thread_.get(), opened = std::move(opened)]() mutable {
         thread->pump_.open(std::move(opened));
@@ -344,6 +352,11 @@ std::optional<Instant> WorkerOutput::first_after(Instant moment) const {
         }
     }
     return first;
+}
+
+WordsShown WorkerOutput::words_shown(LocalRank local_rank) const {
+    const auto found = shown_.find(local_rank.value());
+    return found == shown_.end() ? WordsShown{} : found->second;
 }
 
 void WorkerOutput::close(Generation generation) {

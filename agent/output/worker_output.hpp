@@ -74,13 +74,15 @@ struct OutputCount {
 /// shares nothing with the caller but posted work, so that neither a slow disk nor a stopped
 /// terminal delays a beat. Every byte reaches the log file as it was written. On the console:
 ///
-/// * without prefix the bytes pass as they are, at once;
+/// * without prefix the bytes of a worker that has the console to itself pass as they are, at once;
+/// * without prefix the lines of several workers (`keeps_lines`) appear whole, as they were
+/// written;
 /// * on a terminal that several share (`draws`), what Screen says: lines, bars in their places;
-/// * with a prefix or as JSON only whole lines appear, one worker's at a time. An unfinished line
-/// is
-///   held until its end, until Limits::console_line_bytes_max, or until collect() or close(), and
-///   then gets a line end. A carriage return ends a line too (as in torchrun), so that progress
-///   bars show.
+/// * with a prefix or as JSON lines appear whole, too. There a carriage return ends a line (as in
+///   torchrun), so that progress bars show.
+///
+/// Where lines appear whole, an unfinished one is held until its end, until
+/// Limits::console_line_bytes_max, or until collect() or close(), and then gets a line end.
 ///
 /// A console that takes its time loses nothing: its backlog is bounded, after that the workers'
 /// pipes fill up and the workers wait. A console that is gone (EPIPE, EIO) is forgotten. A log
@@ -140,6 +142,9 @@ public:
     /// their first pieces tell it.
     [[nodiscard]] std::optional<Instant> first_after(Instant moment) const;
 
+    /// Which streams of the newest worker of that place are shown where say() writes to.
+    [[nodiscard]] WordsShown words_shown(LocalRank local_rank) const;
+
     /// The generation is proven empty: carries on what is in its pipes and closes them. The end of
     /// a stream is never awaited, for somebody else may hold a copy.
     void close(Generation generation);
@@ -179,7 +184,8 @@ public:
 private:
     class Thread;
     std::unique_ptr<Thread> thread_;
-    std::map<int, std::shared_ptr<OutputCount>> counts_;  ///< by local rank
+    std::map<int, std::shared_ptr<OutputCount>> counts_;  ///< by local rank, as the next
+    std::map<int, WordsShown> shown_;
 };
 
 }  // namespace ddprun::agent

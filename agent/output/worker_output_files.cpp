@@ -102,6 +102,32 @@ Result<void> put_file(const std::string& path, std::string_view content, mode_t 
     return failure;
 }
 
+void reserve_file(const std::string& path, std::size_t bytes) {
+    const UniqueFd file(::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (file.is_open()) {
+        (void)!::fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
+    }
+}
+
+Result<void> overwrite_file(const std::string& path, std::string_view content) {
+    const UniqueFd file(::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
+    if (!file.is_open()) {
+        return system_error(errno, "opening the file " + path);
+    }
+    // A part of it would be worse than what is there. A file system that cannot reserve is trusted
+    // to write a block whole or not at all.
+    const auto size = static_cast<off_t>(content.size());
+    const bool has_room = ::fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, size) == 0;
+    if (!has_room && errno != EOPNOTSUPP && errno != ENOSYS) {
+        return system_error(errno, "writing the file " + path);
+    }
+    if (const Result<void> written = append_to_log(file.get(), content, path); !written) {
+        return written.error();
+    }
+    return ::ftruncate(file.get(), size) == 0 ? Result<void>()
+                                              : system_error(errno, "writing the file " + path);
+}
+
 Result<void> replace_link(const std::string& link, const std::string& target) {
     // Made aside and renamed, so that a reader finds the old or the new one at any time.
     const std::string aside = fmt::format("{}.{}", link, ::getpid());

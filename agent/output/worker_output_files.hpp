@@ -37,6 +37,13 @@ namespace ddprun::agent {
 /// whatever has that name now.
 [[nodiscard]] Result<void> put_file(const std::string& path, std::string_view content, mode_t mode);
 
+/// Has the file system keep room for `path`, which exists, to become so large. Not all can.
+void reserve_file(const std::string& path, std::size_t bytes);
+
+/// Writes `content` over what `path` holds, for a disk that takes no second file: a reader of this
+/// moment may see a mixture. What is there stays if the disk has no room even for that.
+[[nodiscard]] Result<void> overwrite_file(const std::string& path, std::string_view content);
+
 /// Makes `link` a symbolic link to `target`, in place of an older link.
 [[nodiscard]] Result<void> replace_link(const std::string& link, const std::string& target);
 

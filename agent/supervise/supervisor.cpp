@@ -80,7 +80,8 @@ void Supervisor::settle() {
     judge_silence();
     const Wait wait = waits_for();
     // The last phase of a healthy run may be long: it is there for those who ask.
-    notice_.update(now_, wait == Wait::OtherNodesEnd ? "" : explain(wait));
+    notice_.update(now_, wait == Wait::OtherNodesEnd ? "" : explain(wait),
+                   wait == Wait::RendezvousSays ? rendezvous_wait_.over_at : std::nullopt);
     if (std::optional<std::string> text = notice_.take_due(now_)) {
         say_wait(wait, *text);
     }

@@ -90,7 +90,8 @@ using LinkState = std::variant<LinkIsDown, LinkIsUp, JoinIsSent, LinkIsAccepted>
 struct RendezvousWait {
     std::string text;  ///< empty: for nothing
     Instant since{};
-    Milliseconds limit{0};  ///< 0: none
+    Milliseconds limit{0};           ///< 0: none
+    std::optional<Instant> over_at;  ///< then what the text announces happens
 };
 
 // -------------------------------------------------------------- the socket of the workers' store
@@ -138,6 +139,7 @@ struct Leaving {
     int signal = SIGTERM;  ///< what came first; the workers are ended by it, too
     Instant since{};
     bool is_by_notice = false;  ///< no signal came
+    bool workers_save = false;  ///< as Signalled::workers_save
 };
 
 /// How workers are to go: by a signal, and killed after `grace`.
@@ -281,7 +283,7 @@ private:
     [[nodiscard]] std::string flaw_of(const rdzv::Start& row) const;
     void begin_generation(const rdzv::Start& row);
     void say_who_is_debugged(const rdzv::Start& row);
-    void end_worker(LocalRank local_rank, rdzv::Evidence evidence);
+    void end_worker(LocalRank local_rank, rdzv::Evidence evidence, const SavedWork& saved);
     void report_again(LocalRank local_rank);
     void collect_last_words(LocalRank local_rank);
     void judge_held_back(bool is_all);
@@ -310,6 +312,7 @@ private:
     void tell_leave();
     [[nodiscard]] std::string why_leaving() const;
     [[nodiscard]] std::string why_left() const;
+    [[nodiscard]] std::string leaving_text() const;
     [[nodiscard]] std::optional<Instant> leave_at() const;
     void leave_if_due();
     void begin_to_leave(bool is_said);
@@ -321,6 +324,7 @@ private:
     void end_saying(const std::string& why, Ending ending);
     void end_after_stop(Ending ending);
     void fail_internally(const std::string& what);
+    void say_saved();
     void finish();
     void lose_rendezvous();
 

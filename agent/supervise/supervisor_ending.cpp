@@ -30,7 +30,7 @@ void Supervisor::take(const Signalled& input) {
         }
         return;
     }
-    leaving_ = Leaving{.signal = input.signal, .since = now_};
+    leaving_ = Leaving{.signal = input.signal, .since = now_, .workers_save = input.workers_save};
     if (input.signal == SIGTERM) {
         deadlines_.take_sigterm(now_);
     }
@@ -117,16 +117,29 @@ void Supervisor::begin_to_leave(bool is_said) {
         leave_alone();
     } else {
         if (is_said && holds_workers()) {
-            const Duration grace =
-                deadlines_.within(now_, options_.identity.settings.shutdown_timeout);
-            say(fmt::format("{}: draining, workers have {} s to end; Ctrl-C in a second aborts",
-                            why_leaving(),
-                            std::chrono::duration_cast<std::chrono::seconds>(grace).count()));
+            say(leaving_text());
         } else if (is_said) {
             say(fmt::format("{}: leaving the job", why_leaving()));
         }
         tell_leave();
     }
+}
+
+/// What the workers do now and for how long, as far as it is known, and how not to wait for it.
+std::string Supervisor::leaving_text() const {
+    const auto in_seconds = [](Duration time) {
+        return std::chrono::duration_cast<std::chrono::seconds>(time).count();
+    };
+    const auto grace =
+        in_seconds(deadlines_.within(now_, options_.identity.settings.shutdown_timeout));
+    const std::string what =
+        leaving_->workers_save ? fmt::format("saving, for at most {} s", grace)
+                               : fmt::format("stopping, workers have {} s to save and end", grace);
+    const std::string how_to_abort =
+        leaving_->signal == SIGINT ? fmt::format("press Ctrl-C again after {} s to abort",
+                                                 in_seconds(options_.limits.second_interrupt_after))
+                                   : "Ctrl-C aborts";
+    return fmt::format("{}: {}; {}", why_leaving(), what, how_to_abort);
 }
 
 /// With what this node's workers have left, where somebody has told when it goes.
@@ -268,6 +281,17 @@ void Supervisor::end_with(Ending ending) {
     }
 }
 
+/// The workers left as they were asked: where they have put their work.
+void Supervisor::say_saved() {
+    const bool is_stopped =
+        ending_->verdict.has_value() && (ending_->verdict->kind == rdzv::VerdictKind::Stopped ||
+                                         ending_->verdict->kind == rdzv::VerdictKind::Ended);
+    const std::string text = group_.has_value() ? group_->saved_text() : "";
+    if (!text.empty() && (is_leaving() || is_stopped)) {
+        say(text);
+    }
+}
+
 void Supervisor::finish() {
     DDP_CHECK(ending_.has_value() && !is_done_);
     if (ending_->verdict.has_value()) {
@@ -281,6 +305,7 @@ void Supervisor::finish() {
                           .unprepared = ending_->unprepared,
                           .exit_code = ending_->unprepared.empty() ? 0 : ending_->exit_code}});
     }
+    say_saved();
     emit(Exit{.code = ending_->exit_code, .why = ending_->why});
     is_done_ = true;
 }

@@ -1,5 +1,6 @@
 // Texts for people: why this node waits.
 
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -35,7 +36,7 @@ std::string Supervisor::explain_down(const LinkIsDown& down) const {
                : fmt::format("cannot reach the rendezvous: {}; trying again", down.why);
 }
 
-/// Of a wait with a limit, how much of it is over.
+/// Of a wait with a limit, how much of it is over, and what sets the limit.
 void Supervisor::say_wait(Wait wait, const std::string& text) {
     Instant since = rendezvous_wait_.since;
     Milliseconds limit =
@@ -44,15 +45,23 @@ void Supervisor::say_wait(Wait wait, const std::string& text) {
         say(fmt::format("{}, which has run for {} s", text, whole_seconds(now_ - prepare_since_)));
         return;
     }
+    if (wait == Wait::RendezvousSays && rendezvous_wait_.over_at > now_) {
+        const Duration left = *rendezvous_wait_.over_at - now_;
+        say(fmt::format("{}; {} s left", text,
+                        std::chrono::ceil<std::chrono::seconds>(left).count()));
+        return;
+    }
+    const bool is_cut_off = wait == Wait::Link && !run_token_.empty();
     if (wait == Wait::Link) {
-        since = run_token_.empty() ? *first_step_ : unheard_since_.value_or(*first_step_);
-        limit = run_token_.empty() ? options_.connect_timeout : lost_timeout();
+        since = is_cut_off ? unheard_since_.value_or(*first_step_) : *first_step_;
+        limit = is_cut_off ? lost_timeout() : options_.connect_timeout;
         said_unheard_since_ = since;
     }
     say(limit == Milliseconds::zero()
             ? text
-            : fmt::format("{}; {} s of {} s", text, whole_seconds(now_ - since),
-                          whole_seconds(limit)));
+            : fmt::format("{}; {} s of {} s ({})", text, whole_seconds(now_ - since),
+                          whole_seconds(limit),
+                          is_cut_off ? "--rdzv-lost-timeout" : "--rdzv-conf join_timeout"));
 }
 
 void Supervisor::say_connected() {

@@ -157,7 +157,7 @@ void Supervisor::take(const WorkerExited& input) {
     if (is_users_end) {
         leaving_ = Leaving{.signal = input.typed_signal, .since = now_};
     }
-    end_worker(input.local_rank, input.evidence);
+    end_worker(input.local_rank, input.evidence, input.saved);
     if (is_users_end) {
         begin_to_leave(!group_->has_all_exited());
     }
@@ -218,7 +218,7 @@ void Supervisor::take(const LastWords& input) {
     report_stopped();
 }
 
-void Supervisor::end_worker(LocalRank local_rank, rdzv::Evidence evidence) {
+void Supervisor::end_worker(LocalRank local_rank, rdzv::Evidence evidence, const SavedWork& saved) {
     WorkerFate& fate = group_->fates[static_cast<std::size_t>(local_rank.value())];
     if (Failing* failing = std::get_if<Failing>(&fate)) {
         Failed failed = failed_of(std::move(*failing));
@@ -233,7 +233,7 @@ void Supervisor::end_worker(LocalRank local_rank, rdzv::Evidence evidence) {
     }
     const bool is_asked_to_go = !group_->is_in<WorkersRun>() || is_leaving();
     if (DDP_RULE(is_asked_to_go, LeftCountsAsFinished, is_asked_to_go && evidence.exit_code != 0)) {
-        fate = Left{};
+        fate = Left{.exit_code = evidence.exit_code, .step = evidence.progress, .saved = saved};
     } else if (evidence.exit_code == 0) {
         fate = Finished{};
         tell(rdzv::WorkerFinished{.generation = group_->generation(), .local_rank = local_rank});
@@ -330,7 +330,7 @@ void Supervisor::take(const KeeperLost& /*input*/) {
         evidence.program = options_.command.front();
         evidence.log_dir =
             worker_log_dir(options_.log_dir, group_->generation(), LocalRank(static_cast<int>(i)));
-        end_worker(LocalRank(static_cast<int>(i)), std::move(evidence));
+        end_worker(LocalRank(static_cast<int>(i)), std::move(evidence), {});
         is_reported = true;
     }
     if (!group_->is_in<WorkersRun>()) {
@@ -435,7 +435,7 @@ void Supervisor::kill_workers() {
     quiet_.end();
     if (!group_->is_in<WorkersKilling>()) {
         forgive_held_back();
-        group_->phase = WorkersKilling{};
+        group_->phase = WorkersKilling{.since = now_};
         emit(EmptyGeneration{group_->generation()});
         DDP_RULE(void(), EmptyBeforeProof, take(Emptied{group_->generation()}));
     }
@@ -450,7 +450,8 @@ void Supervisor::take(const Emptied& input) {
         !group_->is_in<WorkersKilling>()) {
         return;
     }
-    group_->phase = WorkersGone{};
+    group_->phase =
+        WorkersGone{.ended = std::get<WorkersKilling>(group_->phase).since, .since = now_};
     if (group_token_ == run_token_) {
         owed_ = std::max(owed_, group_->generation());
     }
@@ -474,7 +475,13 @@ void Supervisor::report_stopped() {
     const bool is_failure_told = !group_.has_value() || !group_->awaits_words();
     if (owed_ != Generation() && !holds_workers() && is_failure_told &&
         store_ == StoreState::Listening && preparation_ == Preparation::None && is_accepted()) {
-        tell(rdzv::Stopped{.generation = owed_, .store = store_address_});
+        rdzv::Stopped stopped{.generation = owed_, .store = store_address_};
+        if (group_.has_value() && group_->generation() == owed_) {
+            const WorkersGone& gone = std::get<WorkersGone>(group_->phase);
+            stopped.ended_age = std::chrono::duration_cast<Milliseconds>(now_ - gone.ended);
+            stopped.empty_age = std::chrono::duration_cast<Milliseconds>(now_ - gone.since);
+        }
+        tell(std::move(stopped));
         owed_ = Generation();
     }
 }

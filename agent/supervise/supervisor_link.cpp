@@ -325,8 +325,11 @@ void Supervisor::say_again() {
 }
 
 void Supervisor::hear(const rdzv::Waiting& message) {
-    rendezvous_wait_ = {
-        .text = message.text, .since = now_ - message.waited, .limit = message.limit};
+    const bool has_end = message.over_in > Milliseconds::zero();
+    rendezvous_wait_ = {.text = message.text,
+                        .since = now_ - message.waited,
+                        .limit = message.limit,
+                        .over_at = has_end ? std::optional(now_ + message.over_in) : std::nullopt};
 }
 
 void Supervisor::hear(const rdzv::Notice& message) {

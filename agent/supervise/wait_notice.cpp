@@ -4,7 +4,8 @@
 
 namespace ddprun::agent {
 
-void WaitNotice::update(Instant now, const std::string& text) {
+void WaitNotice::update(Instant now, const std::string& text, std::optional<Instant> over_at) {
+    over_at_ = over_at;
     if (text == text_) {
         return;
     }
@@ -23,7 +24,7 @@ std::optional<std::string> WaitNotice::take_due(Instant now) {
         return std::nullopt;
     }
     said_at_ = now;
-    due_ = now + every_;
+    due_ = std::max(now, over_at_.value_or(now)) + every_;
     return text_;
 }
 

@@ -9,14 +9,15 @@
 namespace ddprun::agent {
 
 /// Decides when a wait is explained to the user: after Limits::say_waiting_after, then every
-/// say_waiting_every, and on a change, but never two within say_waiting_after.
+/// say_waiting_every, and on a change, but never two within say_waiting_after. A wait whose end is
+/// known is explained once, and again only when it lasts longer.
 class WaitNotice {
 public:
     explicit WaitNotice(const Limits& limits)
         : first_after_(limits.say_waiting_after), every_(limits.say_waiting_every) {}
 
-    /// What is waited for now; empty: nothing.
-    void update(Instant now, const std::string& text);
+    /// What is waited for now; empty: nothing. `over_at` is when that will be over, if it is known.
+    void update(Instant now, const std::string& text, std::optional<Instant> over_at = {});
 
     /// The text, if it is due at `now`; once.
     [[nodiscard]] std::optional<std::string> take_due(Instant now);
@@ -28,6 +29,7 @@ private:
     Duration every_;
     std::string text_;
     Instant due_{};
+    std::optional<Instant> over_at_;  ///< of this wait
     std::optional<Instant> said_at_;  ///< within this wait
 };
 

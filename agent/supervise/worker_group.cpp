@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "agent/supervise/worker_command.hpp"
+#include "worker_runtime/contract/exit_codes.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
@@ -48,6 +49,28 @@ std::string WorkerGroup::running_text() const {
         list += fmt::format("{}{}", list.empty() ? "" : ", ", rank.value());
     }
     return fmt::format("local rank{} {}", ranks.size() == 1 ? "" : "s", list);
+}
+
+std::string WorkerGroup::saved_text() const {
+    std::optional<std::uint64_t> step;
+    std::string place;
+    bool is_newer = false;
+    for (const WorkerFate& fate : fates) {
+        const Left* left = std::get_if<Left>(&fate);
+        if (left == nullptr || left->exit_code != kExitDrained || !left->step ||
+            left->saved.place.empty()) {
+            return {};
+        }
+        step = std::min(step.value_or(*left->step), *left->step);
+        place = left->saved.place;
+        is_newer |= left->saved.is_newer;
+    }
+    return is_newer
+               ? fmt::format("saved step {} in {}; the same command goes on from it", *step, place)
+               : fmt::format(
+                     "left after step {}; the same command goes on from the newest "
+                     "checkpoint in {}",
+                     *step, place);
 }
 
 void WorkerGroup::await_words(LocalRank local_rank) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "agent/contract/effects.hpp"
+#include "agent/contract/inputs.hpp"
 #include "agent/contract/supervisor_options.hpp"
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
@@ -53,7 +55,11 @@ struct Failing {
 };
 
 /// Ended after a stop or while this node leaves: neither success nor failure.
-struct Left {};
+struct Left {
+    std::optional<int> exit_code = {};
+    std::optional<std::uint64_t> step = {};  ///< the last one that it told
+    SavedWork saved = {};
+};
 
 using WorkerFate = std::variant<Alive, Finished, Failed, HeldBack, Failing, Left>;
 
@@ -95,10 +101,15 @@ struct WorkersStop {
 };
 
 /// Killed; the proof that no process is left has not come.
-struct WorkersKilling {};
+struct WorkersKilling {
+    Instant since{};  ///< all had ended, or were killed
+};
 
 /// Proven: nothing of this generation is left here.
-struct WorkersGone {};
+struct WorkersGone {
+    Instant ended{};  ///< as WorkersKilling::since
+    Instant since{};  ///< the proof
+};
 
 using GroupPhase = std::variant<WorkersRun, WorkersHang, WorkersStop, WorkersKilling, WorkersGone>;
 
@@ -126,6 +137,9 @@ public:
     [[nodiscard]] bool awaits_words() const;
 
     [[nodiscard]] std::vector<LocalRank> running() const;
+
+    /// What all workers have saved as they left, for people; empty: that is not known.
+    [[nodiscard]] std::string saved_text() const;
 
     /// "local ranks 0, 2" of those that run, for people.
     [[nodiscard]] std::string running_text() const;

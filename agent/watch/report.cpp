@@ -1,6 +1,7 @@
 #include "agent/watch/report.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <string_view>
 #include <vector>
@@ -10,89 +11,35 @@
 #include "agent/watch/wall_clock.hpp"
 #include "base/limits.hpp"
 #include "base/printable.hpp"
-#include "base/utf8.hpp"
 #include "rendezvous/wire/last_words.hpp"
 
 namespace ddprun::agent {
 
 namespace {
 
-constexpr std::size_t kColumns = 79;  ///< fit into the usual terminal
 constexpr std::size_t kLastLines = 15;
 constexpr std::size_t kLastLinesOfStdout = 5;  ///< beside those of stderr: what else was going on
 
 using Lines = std::vector<std::string>;
 
-/// Perhaps in quotation marks, as Python's tracebacks have them.
-bool begins_path(std::string_view text) {
-    return text.starts_with('/') || text.starts_with("\"/");
-}
-
-/// `text` in pieces of at most `columns` characters: broken behind a blank where there is one in
-/// the second half, else anywhere; but never in a path.
-Lines wrapped(std::string_view text, std::size_t columns) {
-    Lines pieces;
-    while (!text.empty()) {
-        std::size_t size = 0;
-        std::size_t after_blank = 0;
-        for (std::size_t count = 0; count < columns && size < text.size(); ++count) {
-            size += std::max<std::size_t>(utf8_length(text.substr(size)), 1);
-            if (text[size - 1] == ' ' && (count >= columns / 2 || begins_path(text.substr(size)))) {
-                after_blank = size;
-            }
-        }
-        if (size < text.size() && after_blank > 0) {
-            size = after_blank;
-        } else if (size < text.size() && begins_path(text)) {
-            size = std::min(text.find(' '), text.size());
-        }
-        pieces.emplace_back(text.substr(0, size));
-        text.remove_prefix(size);
-        text.remove_prefix(text.starts_with(' ') ? 1 : 0);
-    }
-    return pieces;
-}
-
 std::string shown(std::string_view text) {
     return printable(text, std::string_view::npos);
 }
 
-/// `text` behind `begin`, and behind as many blanks where it goes on.
-void add_wrapped(std::string& out, std::string_view begin, std::string_view text) {
-    const Lines pieces = wrapped(shown(text), kColumns - begin.size());
-    for (std::size_t i = 0; i < pieces.size(); ++i) {
-        out += i == 0 ? std::string(begin) : std::string(begin.size(), ' ');
-        out += pieces[i] + "\n";
-    }
-}
-
-std::string field(std::string_view name) {
-    return fmt::format("  {:<9}  ", name);
-}
-
 void add_field(std::string& out, std::string_view name, std::string_view value) {
-    add_wrapped(out, field(name), value);
-}
-
-/// In one piece, to be copied.
-void add_path(std::string& out, std::string_view name, std::string_view path) {
-    if (!path.empty()) {
-        out += field(name) + shown(path) + "\n";
+    if (!value.empty()) {
+        out += fmt::format("  {:<9}  {}\n", name, shown(value));
     }
 }
 
-/// A worker's lines from `first` on. A line that goes on has a colon before it.
+/// A worker's lines from `first` on, each as it was written.
 void add_quoted(std::string& out, std::string_view title, const Lines& lines, std::size_t first) {
     if (first >= lines.size()) {
         return;
     }
     out += fmt::format("  {}\n", title);
     for (std::size_t i = first; i < lines.size(); ++i) {
-        const Lines pieces = wrapped(shown(lines[i]), kColumns - 6);
-        out += pieces.empty() ? "    |\n" : "";
-        for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
-            out += fmt::format("    {} {}\n", piece == 0 ? '|' : ':', pieces[piece]);
-        }
+        out += lines[i].empty() ? "    |\n" : fmt::format("    | {}\n", shown(lines[i]));
     }
 }
 
@@ -137,7 +84,8 @@ bool is_python(std::string_view path) {
     return path.substr(path.find_last_of('/') + 1).starts_with("python");
 }
 
-void add_words(std::string& out, const rdzv::Evidence& evidence) {
+/// What the first failed worker said last, as far as this console has not shown it.
+void add_words(std::string& out, const rdzv::Evidence& evidence, const WordsShown& are_shown) {
     const Lines err = rdzv::shown_lines(evidence.stderr_tail);
     const Lines out_lines = rdzv::shown_lines(evidence.stdout_tail);
     const bool are_both = !err.empty() && !out_lines.empty();
@@ -145,65 +93,85 @@ void add_words(std::string& out, const rdzv::Evidence& evidence) {
     said.erase(said.begin(),
                said.begin() + static_cast<std::ptrdiff_t>(first_shown(said, kLastLines)));
     add_error(out, rdzv::parse_error_file(evidence.error_file), said);
-    if (are_both) {
+    if (are_both && !are_shown.out) {
         const std::size_t first =
             out_lines.size() > kLastLinesOfStdout ? out_lines.size() - kLastLinesOfStdout : 0;
         add_quoted(out, "last words on stdout", out_lines, first);
     }
-    add_quoted(out, are_both ? "last words on stderr" : "last words", said, 0);
+    if (!(err.empty() ? are_shown.out : are_shown.err)) {
+        add_quoted(out, are_both ? "last words on stderr" : "last words", said, 0);
+    }
 }
 
 double in_seconds(Milliseconds time) {
     return static_cast<double>(time.count()) / 1000.0;
 }
 
-void add_failure(std::string& out, const rdzv::Verdict& verdict, const WallClock& clock) {
-    const rdzv::FailureReport& failure = *verdict.first_failure;
-    const rdzv::Evidence& evidence = failure.evidence;
-    std::string where =
-        fmt::format("rank {} (local rank {} on {}), generation {}", failure.rank.value(),
-                    failure.local_rank.value(), failure.hostname, failure.generation.value());
-    if (evidence.pid > 0) {
-        where += fmt::format(", pid {}", evidence.pid);
+std::string time_of(Milliseconds at, const WallClock& clock) {
+    return fmt::format("{} {:>10}", clock.is_one_day() ? clock.time(at) : clock.day_and_time(at),
+                       fmt::format("+{:.1f} s", in_seconds(at)));
+}
+
+/// Cells below each other: each column is as wide as its widest cell. Ranks stand to the right.
+void add_table(std::string& out, const std::vector<std::array<std::string, 5>>& rows) {
+    std::array<std::size_t, 5> widths{};
+    for (const auto& row : rows) {
+        for (std::size_t i = 0; i < row.size(); ++i) {
+            widths[i] = std::max(widths[i], row[i].size());
+        }
     }
-    add_field(out, "worker", where);
-    if (is_python(evidence.program)) {
-        add_path(out, "python", evidence.program);
-    }
-    if (failure.at > Milliseconds::zero()) {
-        add_field(out, "time",
-                  fmt::format("{} {}, {:.1f} s after the start", clock.day_and_time(failure.at),
-                              clock.zone(), in_seconds(failure.at)));
-    }
-    if (evidence.progress.has_value()) {
-        add_field(out, "last step", fmt::format("{}", *evidence.progress));
-    }
-    add_path(out, "logs", evidence.log_dir);
-    if (!evidence.kernel_note.empty()) {
-        add_field(out, "kernel", evidence.kernel_note);
-    }
-    add_path(out, "stacks", evidence.stacks);
-    add_words(out, evidence);
-    if (verdict.failure_count > 1) {
-        const int others = verdict.failure_count - 1;
-        add_field(out, "then",
-                  fmt::format("{} other worker{} failed", others, others == 1 ? "" : "s"));
+    for (const auto& row : rows) {
+        std::string line;
+        for (std::size_t i = 0; i < row.size(); ++i) {
+            line += i == 1 ? fmt::format("  {:>{}}", row[i], widths[i])
+                           : fmt::format("  {:<{}}", row[i], widths[i]);
+        }
+        out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
     }
 }
 
-void add_timeline(std::string& out, const std::vector<rdzv::TimelineEvent>& timeline,
-                  const WallClock& clock) {
-    std::string_view before;
-    for (const rdzv::TimelineEvent& event : timeline) {
-        if (event.text == before) {
-            continue;
+/// Every rank that failed in the last generation, the first one first.
+void add_failed_ranks(std::string& out, const rdzv::Verdict& verdict, const WallClock& clock) {
+    if (verdict.failures.empty()) {
+        return;
+    }
+    std::vector<std::array<std::string, 5>> rows{{"host", "rank", "end", "time", "cause"}};
+    for (const rdzv::FailedRank& failed : verdict.failures) {
+        rows.push_back({failed.hostname, fmt::format("{}", failed.rank.value()), shown(failed.end),
+                        time_of(failed.at, clock), shown(failed.cause)});
+    }
+    add_table(out, rows);
+    const int more = verdict.failure_count - static_cast<int>(verdict.failures.size());
+    if (more > 0) {
+        out += fmt::format("  and {} more\n", more);
+    }
+}
+
+/// Of the first one, where to look.
+void add_failure(std::string& out, const rdzv::FailureReport& failure) {
+    const rdzv::Evidence& evidence = failure.evidence;
+    add_field(out, "worker",
+              fmt::format("rank {} (local rank {} on {}), generation {}{}", failure.rank.value(),
+                          failure.local_rank.value(), failure.hostname, failure.generation.value(),
+                          evidence.pid > 0 ? fmt::format(", pid {}", evidence.pid) : ""));
+    add_field(out, "python", is_python(evidence.program) ? evidence.program : "");
+    if (evidence.progress.has_value()) {
+        add_field(out, "last step", fmt::format("{}", *evidence.progress));
+    }
+    add_field(out, "logs", evidence.log_dir);
+    add_field(out, "kernel", evidence.kernel_note);
+    add_field(out, "stacks", evidence.stacks);
+}
+
+/// Without the end: the headline says that.
+void add_timeline(std::string& out, const rdzv::Verdict& verdict, const WallClock& clock) {
+    const std::string end = "closed: " + verdict.text;
+    std::string_view before = end;
+    for (const rdzv::TimelineEvent& event : verdict.timeline) {
+        if (event.text != before && event.text != end) {
+            before = event.text;
+            out += fmt::format("  {}  {}\n", time_of(event.at, clock), shown(event.text));
         }
-        before = event.text;
-        const std::string when =
-            clock.is_one_day() ? clock.time(event.at) : clock.day_and_time(event.at);
-        add_wrapped(
-            out, fmt::format("  {} {:>10}  ", when, fmt::format("+{:.1f} s", in_seconds(event.at))),
-            event.text);
     }
 }
 
@@ -245,16 +213,17 @@ std::string headline_of(const rdzv::Verdict& verdict, const std::string& path) {
 }  // namespace
 
 std::string format_verdict(const rdzv::Verdict& verdict, const std::string& program,
-                           const HeardAt& heard, const TimeSpent* spent) {
+                           const HeardAt& heard, const WordsShown& are_shown,
+                           const TimeSpent* spent) {
     const bool is_good = verdict.kind == rdzv::VerdictKind::Succeeded;
     if (is_good && !has_something_happened(verdict)) {
         return {};
     }
     const WallClock clock(verdict, heard);
-    std::string out;
-    add_wrapped(out, "", headline_of(verdict, program));
+    std::string out = shown(headline_of(verdict, program)) + "\n";
+    add_failed_ranks(out, verdict, clock);
     if (verdict.first_failure.has_value()) {
-        add_failure(out, verdict, clock);
+        add_failure(out, *verdict.first_failure);
     }
     const std::string ended =
         clock.is_one_day() ? clock.time(clock.lasted()) : clock.day_and_time(clock.lasted());
@@ -268,7 +237,10 @@ std::string format_verdict(const rdzv::Verdict& verdict, const std::string& prog
         add_field(out, "exit code", fmt::format("{}", verdict.exit_code));
     }
     if (has_something_happened(verdict)) {
-        add_timeline(out, verdict.timeline, clock);
+        add_timeline(out, verdict, clock);
+    }
+    if (verdict.first_failure.has_value()) {
+        add_words(out, verdict.first_failure->evidence, are_shown);
     }
     return out;
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "agent/contract/output_options.hpp"
 #include "base/instant.hpp"
 #include "rendezvous/events/time_use.hpp"
 #include "rendezvous/wire/messages.hpp"
@@ -21,13 +22,14 @@ struct TimeSpent {
     Instant now{};
 };
 
-/// The report of a closed run, for a terminal: whole lines. Nothing in it is cut: what is wider
-/// than 79 columns goes on in the next line, but for paths, which stand in one piece. A failure is
-/// told with its first cause, where to look and its last words; a success only if something
-/// happened on the way, otherwise the result is empty. `program` is what the user called it. Of a
-/// run that was restarted `spent` is shown, if it is there.
+/// The report of a closed run, for people: whole lines. No line is wrapped or cut. A failure is
+/// reported with its first cause, a table of the ranks that failed, where to look and, at the end,
+/// the last words, unless `are_shown` says that the console has them. A success is reported only if
+/// something happened on the way, otherwise the result is empty. `program` is what the user called
+/// it. If the run was restarted, `spent` is shown.
 [[nodiscard]] std::string format_verdict(const rdzv::Verdict& verdict, const std::string& program,
-                                         const HeardAt& heard, const TimeSpent* spent = nullptr);
+                                         const HeardAt& heard, const WordsShown& are_shown = {},
+                                         const TimeSpent* spent = nullptr);
 
 /// The same as one JSON object for programs: `<log-dir>/<job>/report.json`. docs/logs.md lists
 /// its fields. Bytes that are no UTF-8 are replaced.

@@ -60,6 +60,19 @@ json failure_json(const rdzv::FailureReport& failure, const WallClock& clock) {
     return out;
 }
 
+json failed_ranks_json(const rdzv::Verdict& verdict, const WallClock& clock) {
+    json ranks = json::array();
+    for (const rdzv::FailedRank& failed : verdict.failures) {
+        ranks.push_back({{"rank", failed.rank.value()},
+                         {"hostname", failed.hostname},
+                         {"end", failed.end},
+                         {"exit_code", failed.exit_code},
+                         {"at", clock.iso(failed.at)},
+                         {"cause", failed.cause}});
+    }
+    return ranks;
+}
+
 }  // namespace
 
 std::string verdict_json(const rdzv::Verdict& verdict, const std::string& program,
@@ -75,6 +88,7 @@ std::string verdict_json(const rdzv::Verdict& verdict, const std::string& progra
                 {"timeline", json::array()}};
     if (verdict.first_failure) {
         out["first_failure"] = failure_json(*verdict.first_failure, clock);
+        out["failed_ranks"] = failed_ranks_json(verdict, clock);
     }
     for (const rdzv::TimelineEvent& event : verdict.timeline) {
         out["timeline"].push_back(

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/plan/nearest_name.hpp"
 #include "launcher/plan/path_lookup.hpp"
 #include "launcher/plan/python.hpp"
 
@@ -96,12 +97,37 @@ Error refuse_existing(const std::string& path, const Surroundings& surroundings)
     return Error{ErrorCode::PermissionDenied, fmt::format("cannot run {}: {}", path, why)};
 }
 
+/// The program or script beside the one that is missing whose name was misspelt; empty: none.
+std::string meant_by(const std::string& name, const Surroundings& surroundings) {
+    if (surroundings.exists(name + ".py")) {
+        return name + ".py";
+    }
+    const std::size_t begin = name.rfind('/') + 1;
+    const std::string folder = name.substr(0, begin);
+    std::vector<std::string> names =
+        surroundings.names_in(begin == 0   ? surroundings.working_directory()
+                              : begin == 1 ? "/"
+                                           : name.substr(0, begin - 1));
+    std::sort(names.begin(), names.end());
+    std::vector<std::string_view> runnable;
+    for (const std::string& other : names) {
+        if (is_python_file(other) || surroundings.is_executable_file(folder + other)) {
+            runnable.push_back(other);
+        }
+    }
+    const std::string typed = name.substr(begin);
+    std::string_view nearest = nearest_name(typed, runnable);
+    if (nearest.empty()) {
+        nearest = nearest_name(typed + ".py", runnable);
+    }
+    return nearest.empty() ? std::string() : folder + std::string(nearest);
+}
+
 Error refuse_missing(const std::string& name, std::string_view where,
                      const Surroundings& surroundings) {
-    const std::string script = name + ".py";
-    const std::string hint = surroundings.exists(script)
-                                 ? fmt::format("did you mean {}?", script)
-                                 : std::string{"check the name and the working folder"};
+    const std::string meant = meant_by(name, surroundings);
+    const std::string hint = meant.empty() ? std::string{"check the name and the working folder"}
+                                           : fmt::format("did you mean {}?", meant);
     return not_found(fmt::format("cannot run {}: {}; {}", name, where, hint));
 }
 

@@ -41,7 +41,8 @@ Verdict failure_verdict(const Step& step, const Stopping& stopping) {
     return Verdict{.kind = VerdictKind::Failed,
                    .text = describe_rank_and_cause(first, step.options.limits),
                    .first_failure = first,
-                   .failure_count = stopping.failure_count};
+                   .failure_count = stopping.failure_count,
+                   .failures = failed_ranks(stopping.failures, step.options.limits)};
 }
 
 }  // namespace

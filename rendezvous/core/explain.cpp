@@ -11,6 +11,7 @@
 #include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/quarantine.hpp"
+#include "rendezvous/core/running.hpp"
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/wire/node_sizes.hpp"
 
@@ -200,9 +201,16 @@ std::string explain_phase(const Run& run, Instant now) {
     return {};
 }
 
-/// With the time that is left for the minimum to be reached, where it is not.
+/// With the time that is left for the minimum to be reached, or until a running group grows.
 Waiting waiting_for(const Run& run, const std::string& text, Instant now) {
     Waiting waiting{.text = text};
+    if (const Running* const running = std::get_if<Running>(&run.phase)) {
+        if (const std::optional<Instant> grows_at = grow_time(run, *running, now)) {
+            const auto left = std::chrono::ceil<Milliseconds>(*grows_at - now);
+            waiting.over_in = std::max(left, Milliseconds(1));
+        }
+        return waiting;
+    }
     const Forming* const forming = std::get_if<Forming>(&run.phase);
     if (forming != nullptr && run.nodes.ready().size() < minimum(run) && !is_preparing(run) &&
         !is_held(run, now)) {

@@ -44,6 +44,39 @@ void cut_to_last_lines(std::string& tail, std::size_t most) {
     tail.erase(0, end_before < tail.size() - 1 ? end_before + 1 : begin);
 }
 
+std::string end_in_short(const Evidence& evidence) {
+    if (evidence.exec_errno) {
+        return "not executed";
+    }
+    if (evidence.hung) {
+        return "hung";
+    }
+    if (evidence.keeper_lost) {
+        return "keeper died";
+    }
+    if (evidence.signal) {
+        return signal_name(*evidence.signal) + (evidence.core_dumped ? " (core)" : "");
+    }
+    return fmt::format("exit code {}", evidence.exit_code.value_or(0));
+}
+
+std::string cause_in_short(const Evidence& evidence, const Limits& limits) {
+    const CauseLine said = cause_line(evidence);
+    std::string cause = printable(said.text, std::string::npos);
+    if (evidence.exec_errno) {
+        cause = std::generic_category().message(*evidence.exec_errno);
+    } else if ((cause.empty() || said.is_stdouts_last) && !evidence.kernel_note.empty()) {
+        cause = printable(evidence.kernel_note, std::string::npos);
+    } else if (said.is_stdouts_last) {
+        cause = "last on stdout: " + cause;
+    }
+    if (cause.size() > limits.failure_cause_bytes_max) {
+        cut_text(cause, limits.failure_cause_bytes_max);
+        cause += "…";
+    }
+    return cause;
+}
+
 }  // namespace
 
 bool is_earlier(const TimedFailure& left, const TimedFailure& right) {
@@ -121,6 +154,22 @@ std::string describe_failure(const FailureReport& failure, const Limits& limits)
     }
     cut_text(text, limits.cause_bytes_max);
     return text;
+}
+
+std::vector<FailedRank> failed_ranks(std::vector<TimedFailure> failures, const Limits& limits) {
+    std::sort(failures.begin(), failures.end(), is_earlier);
+    failures.resize(std::min(failures.size(), limits.failures_shown_max));
+    std::vector<FailedRank> ranks;
+    for (const TimedFailure& failure : failures) {
+        const FailureReport& report = failure.report;
+        ranks.push_back({.hostname = report.hostname,
+                         .rank = report.rank,
+                         .end = end_in_short(report.evidence),
+                         .exit_code = exit_code_of(report.evidence),
+                         .at = report.at,
+                         .cause = cause_in_short(report.evidence, limits)});
+    }
+    return ranks;
 }
 
 std::string without_digits(std::string text) {

@@ -34,6 +34,9 @@ void keep_earliest(std::vector<TimedFailure>& failures, std::size_t most);
 /// "rank 3 on gpu-07 exited with code 17: ValueError: boom".
 [[nodiscard]] std::string describe_rank_and_cause(const FailureReport& failure,
                                                   const Limits& limits);
+/// The earliest of `failures`, as the report's table has them: at most failures_shown_max.
+[[nodiscard]] std::vector<FailedRank> failed_ranks(std::vector<TimedFailure> failures,
+                                                   const Limits& limits);
 /// Equal for two texts that differ only in numbers.
 [[nodiscard]] std::string without_digits(std::string text);
 /// Equal for two failures that are the same as far as can be told: same end, same last line but for

@@ -1,6 +1,8 @@
 #include "rendezvous/core/stopping.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 
 #include <fmt/format.h>
 
@@ -70,6 +72,14 @@ void tell_if_alike(Step& step, const Evidence& evidence, bool goes_on) {
     }
 }
 
+/// The timeline has what is known of it by now, with its cause, in place of what was known then.
+void complete_note_of_end(Step& step, const Stopping& stopping) {
+    const FailureReport& first = first_of(stopping.failures).report;
+    if (stopping.order.cause == StopCause::Failure && !stopping.is_explained_by_loss) {
+        amend_note(step, stopping.order.why, describe_rank_and_cause(first, step.options.limits));
+    }
+}
+
 /// Why the run forms again. Evidence that came after the order is in it, also on the timeline.
 std::string cause_of_restart(Step& step, const Stopping& stopping, bool has_failures) {
     if (stopping.is_explained_by_loss) {
@@ -118,6 +128,7 @@ void leave_stopping(Step& step) {
         tell_if_alike(step, first_of(stopping.failures).report.evidence, goes_on);
     }
     if (!goes_on) {
+        complete_note_of_end(step, stopping);
         close_failed(step, stopping);
         return;
     }
@@ -128,6 +139,7 @@ void leave_stopping(Step& step) {
     if (has_failures) {
         learn_from(step, first_of(stopping.failures));
         if (budgets.is_without_progress(run.settings)) {
+            complete_note_of_end(step, stopping);
             close_without_progress(step, stopping);
             return;
         }
@@ -162,6 +174,14 @@ void complete_evidence(Step& step, Stopping& stopping, const NodeId& id,
             complete(failure.report.evidence, trimmed(message.evidence, step.options.limits));
         }
     }
+}
+
+/// Of a moment in the end of this generation: it cannot lie before its start.
+std::int64_t believed_age(const Step& step, Milliseconds age) {
+    const Duration longest = step.now - step.run.current.started_at;
+    return std::chrono::duration_cast<Milliseconds>(
+               std::clamp(Duration(age), Duration::zero(), std::max(longest, Duration{})))
+        .count();
 }
 
 }  // namespace
@@ -250,7 +270,9 @@ void member_emptied(Step& step, Stopping& stopping, Node& node, const Stopped& m
     }
     node.info.store = message.store;
     trace(step, fmt::format("node {} is empty", node.info.hostname));
-    publish(step, EventKind::Empty, node.info);
+    publish(step, EventKind::Empty, node.info,
+            {{"ended_ms_ago", believed_age(step, message.ended_age)},
+             {"proven_ms_ago", believed_age(step, message.empty_age)}});
     no_longer_pending(step, stopping, NodeId(node.info.node));
 }
 

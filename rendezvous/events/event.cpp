@@ -97,6 +97,18 @@ void add_fields(const Event& event, std::size_t text_bytes_max, ordered_json& ob
     }
 }
 
+/// Null: the event has no field of that name and type.
+template <typename Value>
+const Value* field_of(const Event& event, std::string_view name) {
+    for (const EventField& field : event.fields) {
+        const Value* value = std::get_if<Value>(&field.value);
+        if (field.name == name && value != nullptr) {
+            return value;
+        }
+    }
+    return nullptr;
+}
+
 }  // namespace
 
 std::string_view name_of(EventKind kind) {
@@ -104,13 +116,13 @@ std::string_view name_of(EventKind kind) {
 }
 
 std::string text_of(const Event& event, std::string_view name) {
-    for (const EventField& field : event.fields) {
-        const std::string* text = std::get_if<std::string>(&field.value);
-        if (field.name == name && text != nullptr) {
-            return *text;
-        }
-    }
-    return {};
+    const std::string* text = field_of<std::string>(event, name);
+    return text == nullptr ? std::string() : *text;
+}
+
+std::int64_t number_of(const Event& event, std::string_view name) {
+    const std::int64_t* number = field_of<std::int64_t>(event, name);
+    return number == nullptr ? 0 : *number;
 }
 
 std::string utc_text(Milliseconds unix_time) {

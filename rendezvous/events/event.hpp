@@ -84,6 +84,8 @@ struct Event {
 
 /// The field of that name, if it is a text; else empty.
 [[nodiscard]] std::string text_of(const Event& event, std::string_view name);
+/// The same of a number; else 0.
+[[nodiscard]] std::int64_t number_of(const Event& event, std::string_view name);
 
 /// "2026-11-23T08:29:32.123Z"
 [[nodiscard]] std::string utc_text(Milliseconds unix_time);

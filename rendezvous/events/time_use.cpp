@@ -114,14 +114,20 @@ void TimeUse::note_joined(Instant at) {
     }
 }
 
-/// Of a job it is the last node's that counts; from then on it waits for others.
+/// Of a job it is the last node's that counts; from then on it waits for others. The node tells how
+/// long ago its workers had ended and that was proven: it has got ready since.
 void TimeUse::note_empty(const Event& event) {
     GenerationTimes* const times = find(event.generation);
-    if (times != nullptr && (whose_ == EventsOf::Job || !times->empty)) {
-        times->empty = event.at;
+    if (whose_ == EventsOf::Node) {
+        note(event, &GenerationTimes::empty);
+        return;
     }
-    if (whose_ == EventsOf::Job) {
-        ready_ = event.at;
+    ready_ = event.at;
+    if (times != nullptr) {
+        const Instant ended = event.at - Milliseconds(number_of(event, "ended_ms_ago"));
+        const Instant proven = event.at - Milliseconds(number_of(event, "proven_ms_ago"));
+        times->stopped = std::max(times->stopped.value_or(ended), ended);
+        times->empty = std::max(times->empty.value_or(proven), proven);
     }
 }
 
@@ -284,9 +290,7 @@ std::vector<Restart> TimeUse::restarts(Instant now) const {
             const GenerationTimes& to = generations_[i + 1];
             restart.to = to.generation;
             restart.is_over = to.trains_from().has_value();
-            if (whose_ == EventsOf::Node) {
-                waterfall.reach("get ready", to.ready);
-            }
+            waterfall.reach("get ready", to.ready);
             waterfall.reach("wait for nodes", to.formed);
             waterfall.reach("spawn", to.spawned);
             const auto is_guess = [&to](EventKind kind) { return to.estimated.contains(kind); };
@@ -295,9 +299,7 @@ std::vector<Restart> TimeUse::restarts(Instant now) const {
             waterfall.reach("resume", to.resumed);
             waterfall.reach("first step", to.first_step, is_guess(EventKind::FirstStep));
         } else {
-            if (whose_ == EventsOf::Node) {
-                waterfall.reach("get ready", ready_);
-            }
+            waterfall.reach("get ready", ready_);
             waterfall.reach("so far", now);
         }
         restarts.push_back(std::move(restart));

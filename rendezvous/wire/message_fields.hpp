@@ -201,6 +201,15 @@ void visit_fields(Is<FailureReport> auto& report, auto& visit) {
     visit.object("evidence", report.evidence);
 }
 
+void visit_fields(Is<FailedRank> auto& failed, auto& visit) {
+    visit.name("hostname", failed.hostname, false);
+    visit.number("rank", failed.rank, 0, kIntMax);
+    visit.text("end", failed.end);
+    visit.number("exit_code", failed.exit_code, 0, 255);
+    visit.duration("at_ms", failed.at);
+    visit.text("cause", failed.cause);
+}
+
 void visit_fields(Is<TimelineEvent> auto& event, auto& visit) {
     visit.duration("at_ms", event.at);
     visit.text("text", event.text);
@@ -326,6 +335,8 @@ void visit_fields(Is<WorkersRead> auto& read, auto& visit) {
 void visit_fields(Is<Stopped> auto& stopped, auto& visit) {
     visit_generation(visit, stopped.generation);
     visit.object("store", stopped.store);
+    visit.duration("ended_age_ms", stopped.ended_age);
+    visit.duration("empty_age_ms", stopped.empty_age);
 }
 
 void visit_fields(Is<Leave> auto& leave, auto& visit) {
@@ -375,6 +386,7 @@ void visit_fields(Is<Waiting> auto& waiting, auto& visit) {
     visit.text("text", waiting.text);
     visit.duration("waited_ms", waiting.waited);
     visit.duration("limit_ms", waiting.limit);
+    visit.duration("over_in_ms", waiting.over_in);
 }
 
 void visit_fields(Is<Notice> auto& notice, auto& visit) {
@@ -449,6 +461,7 @@ void visit_fields(Is<Verdict> auto& verdict, auto& visit) {
     visit.text("text", verdict.text);
     visit.object("first_failure", verdict.first_failure);
     visit.number("failure_count", verdict.failure_count, 0, kIntMax);
+    visit.objects("failures", verdict.failures, visit.limits().failures_shown_max);
     visit.objects("timeline", verdict.timeline, visit.limits().timeline_events_max);
     visit.duration("age_ms", verdict.age);
 }

@@ -111,6 +111,18 @@ struct FailureReport {
     bool operator==(const FailureReport&) const = default;
 };
 
+/// A line of the table of all ranks that failed in the generation that ended the run.
+struct FailedRank {
+    std::string hostname;
+    Rank rank;
+    std::string end;     ///< in a word or two: "exit code 17", "SIGSEGV"
+    int exit_code = 1;   ///< of a ddprun, if this failure had been the first
+    Milliseconds at{0};  ///< since the first join
+    std::string cause;   ///< the line that tells most about it; empty: it said nothing
+
+    bool operator==(const FailedRank&) const = default;
+};
+
 /// One line of the summary of a run.
 struct TimelineEvent {
     Milliseconds at{0};  ///< since the first join
@@ -262,6 +274,8 @@ struct Stopped {
 
     Generation generation;
     StoreAddress store;
+    Milliseconds ended_age{0};  ///< from the end of its last worker, or the kill, to the sending
+    Milliseconds empty_age{0};  ///< from the proof that nothing is left to the sending
 
     bool operator==(const Stopped&) const = default;
 };
@@ -437,8 +451,9 @@ struct Waiting {
     static constexpr std::string_view kType = "waiting";
 
     std::string text;
-    Milliseconds waited{0};  ///< so far, of the next
-    Milliseconds limit{0};   ///< then it is given up; 0: waits for ever
+    Milliseconds waited{0};   ///< so far, of the next
+    Milliseconds limit{0};    ///< then it is given up; 0: waits for ever
+    Milliseconds over_in{0};  ///< then what the text announces happens; 0: nobody knows
 
     bool operator==(const Waiting&) const = default;
 };
@@ -572,7 +587,8 @@ struct Verdict {
     int exit_code = 0;
     std::string text;
     std::optional<FailureReport> first_failure;
-    int failure_count = 0;  ///< all failures reported in the last generation
+    int failure_count = 0;             ///< all failures reported in the last generation
+    std::vector<FailedRank> failures;  ///< the earliest of these, at most failures_shown_max
     std::vector<TimelineEvent> timeline;
     Milliseconds age{0};  ///< from the decision to the sending
 

@@ -117,6 +117,6 @@ TEST_CASE("a signal to a container's first process drains, and foreign orphans a
     }
     REQUIRE(::kill(init, SIGTERM) == 0);
     CHECK(container.wait_exit() == 128 + SIGTERM);
-    CHECK(container.count_lines("SIGTERM: draining") == 1);
+    CHECK(container.count_lines("SIGTERM: stopping") == 1);
     cluster.wait_all_gone();
 }

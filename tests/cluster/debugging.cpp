@@ -130,7 +130,7 @@ TEST_CASE("Ctrl-C ends a single worker on a terminal, and is no failure to resta
     CHECK(session.node().wait_exit() == 128 + SIGINT);
     CHECK(count_of(session.node().out(), "KeyboardInterrupt") == 1);
     CHECK(session.node().count_lines("^loops\r$") == 1);
-    CHECK(session.node().count_lines("draining|failed|was killed") == 0);
+    CHECK(session.node().count_lines(": stopping|failed|was killed") == 0);
     CHECK(session.node().terminal_modes() == session.modes);
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("two quick Ctrl-C that end nothing are explained, the third one ends t
     session.node().type("\x03\x03");
     session.node().wait_for_line("Ctrl-C went to the worker; once more within a second");
     session.node().type("\x03\x03\x03");
-    session.node().wait_for_line("^ddprun: SIGINT: draining");
+    session.node().wait_for_line("^ddprun: SIGINT: stopping");
     CHECK(session.node().wait_exit() == 128 + SIGINT);
     CHECK(session.node().terminal_modes() == session.modes);
 }

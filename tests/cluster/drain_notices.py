@@ -121,7 +121,7 @@ class DrainNotices(unittest.TestCase):
             server.notices[SPOT] = json.dumps(
                 {"action": "terminate", "time": at.strftime("%Y-%m-%dT%H:%M:%SZ")})
             left = self.wait_for(job, r"AWS takes this instance away \(terminate\) in \d+ s: "
-                                      r"draining, workers have (\d+) s to end")[1]
+                                      r"stopping, workers have (\d+) s to save and end")[1]
             self.assertLess(int(left), 18)
             self.ends_with(job, 75)
 
@@ -160,7 +160,7 @@ class DrainNotices(unittest.TestCase):
             pass
         with open(self.path("leave"), "w", encoding="utf-8"):
             pass
-        self.wait_for(job, r"/leave is there: draining, workers have 30 s to end")
+        self.wait_for(job, r"/leave is there: stopping, workers have 30 s to save and end")
         self.ends_with(job, 75)
 
     def test_a_file_may_tell_the_deadline(self):
@@ -168,7 +168,8 @@ class DrainNotices(unittest.TestCase):
             text.write("13\n")
         job = self.hangs_until_asked("file:" + self.path("leave"))
         os.rename(self.path("new"), self.path("leave"))
-        self.wait_for(job, r"/leave is there in 1\d s: draining, workers have (9|10) s to end")
+        self.wait_for(job, r"/leave is there in 1\d s: stopping, workers have (9|10) s to save "
+                           r"and end")
         self.ends_with(job, 75)
 
     def test_a_file_that_is_there_already_counts(self):
@@ -195,7 +196,7 @@ class DrainNotices(unittest.TestCase):
         job = self.hangs_until_asked(f"cmd:read word < {self.path('fifo')}")
         with open(self.path("fifo"), "w", encoding="utf-8") as fifo:
             fifo.write("go\n")
-        self.wait_for(job, r"the drain command 'read word < \S+' ended with 0: draining")
+        self.wait_for(job, r"the drain command 'read word < \S+' ended with 0: stopping")
         self.ends_with(job, 75)
 
     def test_a_command_that_prints_a_deadline_need_not_end(self):
@@ -204,8 +205,8 @@ class DrainNotices(unittest.TestCase):
         job = self.hangs_until_asked(f"file:{self.path('leave')},cmd:{command}")
         with open(self.path("fifo"), "w", encoding="utf-8") as fifo:
             fifo.write("nothing\n13\n")
-        self.wait_for(job, r"the drain command '.*' says so in 1\d s: draining, workers have "
-                           r"(9|10) s to end")
+        self.wait_for(job, r"the drain command '.*' says so in 1\d s: stopping, workers have "
+                           r"(9|10) s to save and end")
         self.ends_with(job, 75)
 
     def test_a_command_that_cannot_be_run_is_told_and_the_job_goes_on(self):

@@ -86,7 +86,7 @@ TEST_CASE("a signal to all of a job, its rendezvous too, is one drain") {
     b.signal(SIGTERM);
     CHECK(a.wait_exit() == 128 + SIGTERM);
     CHECK(b.wait_exit() == 128 + SIGTERM);
-    CHECK(a.count_lines("SIGTERM: draining") + b.count_lines("SIGTERM: draining") > 0);
+    CHECK(a.count_lines("SIGTERM: stopping") + b.count_lines("SIGTERM: stopping") > 0);
     CHECK(a.count_lines("out of reach") + b.count_lines("out of reach") == 0);
     cluster.wait_all_gone();
 }
@@ -127,7 +127,7 @@ TEST_CASE("workers are asked to leave before the time limit of their job") {
                                           {"SLURMD_NODENAME", "here"},
                                           {"SLURM_JOB_END_TIME", unix_time}});
     node.wait_for_lines("^worker ", 2);
-    node.wait_for_line("slurm job 42.0 reaches its time limit in [0-9]+ s: draining, workers have");
+    node.wait_for_line("slurm job 42.0 reaches its time limit in [0-9]+ s: stopping, workers have");
     CHECK(node.wait_exit() == 75);
     cluster.wait_all_gone();
 }

@@ -81,7 +81,7 @@ TEST_CASE("nodes wait for a name that is not there yet, and say so") {
     for (Process* node : {&a, &b}) {
         node->wait_for_line(
             "cannot reach the rendezvous: the rendezvous host head cannot be resolved: .*; trying "
-            "again; [0-9]+ s of 600 s");
+            "again; [0-9]+ s of 600 s \\(--rdzv-conf join_timeout\\)");
     }
     names.tell("127.0.0.1 head\n");
     for (Process* node : {&a, &b}) {

@@ -67,7 +67,7 @@ TEST_CASE("a node that disagrees about the job is refused with both values") {
     CHECK(refused.count_lines("join refused: .* --nnodes 2:4 .* with 2") == 1);
     a.wait_for_line(
         "waiting for 1 node more: 1 of 2 here \\(.*\\); turned away: join refused: .* --nnodes 2:4 "
-        ".* with 2.*; [0-9]+ s of 600 s");
+        ".* with 2.*; [0-9]+ s of 600 s \\(--rdzv-conf join_timeout\\)");
     Process& b = start_node(cluster, job);
     b.wait_for_line(place_in(1));
     touch(cluster.dir() / "end");

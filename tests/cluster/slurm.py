@@ -504,7 +504,7 @@ class SlurmJobs(unittest.TestCase):
         said, job = self.start_training("cancelled", "--requeue", "3")
         self.wait_for(said, r"rank=\d is at step 20", count=2)
         self.slurm.run("scancel", job)
-        self.wait_for(said, r"SIGTERM: draining, workers have 27 s to end")
+        self.wait_for(said, r"SIGTERM: stopping, workers have 27 s to save and end")
         self.wait_for(said, rf"slurm job {job} is not put back into the queue: Slurm ends it "
                             r"itself \((COMPLETING|CANCELLED)\)")
 
@@ -523,7 +523,7 @@ class SlurmJobs(unittest.TestCase):
         said, _ = self.start_training(
             "limited", srun="env SLURM_JOB_END_TIME=$(($(date +%s) + 20)) srun -N2")
         self.wait_for(said, r"rank=\d is at step 20", count=2)
-        self.wait_for(said, r"slurm job \d+\.0 reaches its time limit in \d+ s: draining")
+        self.wait_for(said, r"slurm job \d+\.0 reaches its time limit in \d+ s: stopping")
         self.wait_until_gone("limited.sh")
 
     def wait_until_gone(self, job, field="%j"):
@@ -535,7 +535,7 @@ class SlurmJobs(unittest.TestCase):
         self.wait_for(said, r"rank=\d is at step 20", count=2)
         code, urgent = self.slurm.run("srun", "-N2", "--exclusive", "--partition=urgent", "true")
         self.assertEqual(code, 0, urgent)
-        self.wait_for(said, r"SIGTERM: draining, workers have 27 s to end")
+        self.wait_for(said, r"SIGTERM: stopping, workers have 27 s to save and end")
         self.wait_for(said, rf"slurm job {job} goes back into the queue")
         for rank in range(2):
             with open(self.slurm.path(f"preempted-step{rank}"), encoding="utf-8") as saved:

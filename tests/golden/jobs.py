@@ -126,7 +126,7 @@ def read(*names):
 
 
 def unfold(text):
-    """A report's lines, which are cut at 79 columns, whatever is in them."""
+    """A report's lines, which older builds have cut at 79 columns, whatever is in them."""
     return re.sub(r" *\n(?: {11,}|    : )(?=\S)", " ", text)
 
 

@@ -30,7 +30,8 @@ def main():
     arguments = parse()
     if os.path.isdir(arguments.out) and os.listdir(arguments.out):
         sys.exit(f"golden: {arguments.out} is not empty; remove it, or name another folder")
-    # A report wraps its lines: the length of the path is the same wherever a snapshot is taken.
+    # Reports of older builds wrap their lines: the length of the path is the same wherever a
+    # snapshot is taken.
     with tempfile.TemporaryDirectory(prefix="ddprun-golden-", dir="/tmp") as work:
         build = Build(os.path.realpath(arguments.build), os.path.realpath(arguments.out), work,
                       arguments.seeds)

@@ -412,6 +412,64 @@ TEST_CASE("with prefixes only whole lines of one worker appear, each stream on i
     CHECK(fixture.err() == expected_err);
 }
 
+TEST_CASE("without prefixes the lines of several workers do not mix, and keep their bytes") {
+    Fixture fixture;
+    fixture.options.keeps_lines = true;
+    fixture.options.console_err = fixture.options.console_out;
+    OutputPipes a = fixture.open(0);
+    OutputPipes b = fixture.open(1);
+    std::string expected_a;
+    std::string expected_b;
+    for (std::size_t i = 0; i < 200; ++i) {
+        // Longer than a pipe takes at once, so that each is read in several pieces.
+        const std::string line_a = "a\r" + std::string(i * 97 % 4000, 'a');
+        const std::string line_b = "b\r" + std::string(i * 89 % 4000, 'b');
+        write_all(a.out, line_a);
+        write_all(b.out, line_b + "\n");
+        write_all(b.err, "c");
+        write_all(a.out, "!\n");
+        write_all(b.err, "c\n");
+        expected_a += line_a + "!\n";
+        expected_b += line_b + "\n";
+    }
+    write_all(a.out, "unfinished");
+    expected_a += "unfinished\n";
+    fixture.output().close(kFirst);
+    fixture.end();
+    std::string found_a;
+    std::string found_b;
+    std::string found_c;
+    std::istringstream lines(fixture.out());
+    for (std::string line; std::getline(lines, line);) {
+        (line[0] == 'b' ? found_b : line == "cc" ? found_c : found_a) += line + "\n";
+    }
+    CHECK(found_a == expected_a);
+    CHECK(found_b == expected_b);
+    CHECK(found_c.size() == 600);
+}
+
+TEST_CASE("which streams of a worker are shown where the report goes is known") {
+    const bool is_one_place = GENERATE(true, false);
+    Fixture fixture;
+    if (is_one_place) {
+        fixture.options.console_err = fixture.options.console_out;
+    }
+    fixture.options.console[1] = {.shows_stdout = true, .shows_stderr = false};
+    fixture.options.ranks_filter = {.ranks = {0, 1}, .has_last = false};
+    for (int rank = 0; rank < 3; ++rank) {
+        static_cast<void>(fixture.open(rank));
+    }
+    const auto shown = [&fixture](int rank) {
+        const ddprun::agent::WordsShown words = fixture.output().words_shown(LocalRank(rank));
+        return std::pair(words.out, words.err);
+    };
+    CHECK(shown(0) == std::pair(is_one_place, true));
+    CHECK(shown(1) == std::pair(is_one_place, false));
+    CHECK(shown(2) == std::pair(false, false));
+    CHECK(shown(3) == std::pair(false, false));
+    fixture.end();
+}
+
 TEST_CASE("raw output appears at once, without waiting for a line end") {
     Fixture fixture;
     Pipe console = make_pipe();

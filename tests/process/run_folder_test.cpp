@@ -2,6 +2,7 @@
 
 #include "agent/output/run_folder.hpp"
 
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -141,6 +142,30 @@ TEST_CASE("a run without workers has a note if its report made a folder, else no
     REQUIRE(runs.size() == 1);
     CHECK(runs[0].note.exit_code == 71);
     CHECK(runs[0].note.text == "gave up");
+}
+
+TEST_CASE("a run that ends while the log disk is full says how it ended") {
+    const TempDir dir;
+    if (::mount("full", dir.path().c_str(), "tmpfs", 0, "size=64k") != 0) {
+        WARN("SKIPPED: only root may mount a small disk");
+        return;
+    }
+    {
+        RunFolder run(dir / "job_00000001", note_of("train.py"));
+        REQUIRE(run.begin(Milliseconds(1)).has_value());
+        // A log takes all the rest.
+        std::ofstream(dir / "log") << std::string(std::size_t{1} << 20, 'h') << std::flush;
+        REQUIRE_FALSE(std::ofstream(dir / "more") << "x" << std::flush);
+        const std::string why(10000, 'w');
+        CHECK(run.end(Milliseconds(2), 17, why).has_value());
+        const std::vector<FoundRun> runs = runs_in(dir.path());
+        REQUIRE(runs.size() == 1);
+        CHECK(runs[0].note.exit_code == 17);
+        CHECK(runs[0].note.ended == Milliseconds(2));
+        CHECK(runs[0].note.text.size() > 2000);
+        CHECK(why.starts_with(runs[0].note.text));
+    }
+    CHECK(::umount2(dir.path().c_str(), MNT_DETACH) == 0);
 }
 
 TEST_CASE("removing runs leaves the newest, the held, and whatever links lead to") {

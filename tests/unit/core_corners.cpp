@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <csignal>
 #include <iterator>
@@ -160,6 +161,93 @@ TEST_CASE("of very many failures the earliest are kept and all are counted") {
     REQUIRE(verdicts.size() == 1);
     CHECK(verdicts[0].exit_code == 105);
     CHECK(verdicts[0].failure_count == 8);
+    REQUIRE(verdicts[0].failures.size() == 2);
+    CHECK(verdicts[0].failures[0].rank == Rank(5));
+    CHECK(verdicts[0].failures[0].exit_code == 105);
+    CHECK(verdicts[0].failures[1].rank == Rank(7));
+}
+
+TEST_CASE("the verdict has a line for each rank that failed, the earliest first, within a bound") {
+    Limits limits;
+    limits.failures_shown_max = 5;
+    limits.failure_cause_bytes_max = 12;
+    Driver driver(limits);
+    driver.hear(1, join_of("a", 1, 8));
+    driver.now += std::chrono::seconds(10);
+    const auto fail = [&driver](int rank, Milliseconds age, Evidence evidence) {
+        evidence.age = age;
+        driver.hear(1, failure(rank, evidence));
+    };
+    Evidence crashed;
+    crashed.signal = 11;
+    crashed.core_dumped = true;
+    crashed.stdout_tail = "beside it\n";
+    fail(0, Milliseconds(100), crashed);
+    Evidence killed;
+    killed.signal = 9;
+    killed.stdout_tail = "beside it\n";
+    killed.kernel_note = "Out of memory";
+    fail(1, Milliseconds(200), killed);
+    Evidence raised = exit_with(1);
+    raised.stderr_tail = "Traceback (most recent call last):\n  f()\nValueError: bad batch 17\n";
+    fail(2, Milliseconds(900), raised);
+    Evidence missing;
+    missing.exec_errno = EACCES;
+    fail(3, Milliseconds(300), missing);
+    fail(4, Milliseconds(400), exit_with(3));
+    fail(5, Milliseconds(10), exit_with(3));
+    driver.hear(1, Stopped{Generation(1), {"a", 2}});
+    REQUIRE(driver.sent<Verdict>(1).size() == 1);
+    const Verdict verdict = driver.sent<Verdict>(1)[0];
+    std::string table;
+    for (const FailedRank& failed : verdict.failures) {
+        table += fmt::format("{} {} {}, {}, {} ms, {}\n", failed.hostname, failed.rank.value(),
+                             failed.end, failed.exit_code, failed.at.count(), failed.cause);
+    }
+    CHECK(table ==
+          "a 2 exit code 1, 1, 9100 ms, ValueError: …\n"
+          "a 4 exit code 3, 3, 9600 ms, \n"
+          "a 3 not executed, 126, 9700 ms, Permission d…\n"
+          "a 1 SIGKILL, 137, 9800 ms, Out of memor…\n"
+          "a 0 SIGSEGV (core), 139, 9900 ms, last on stdo…\n");
+    CHECK(verdict.failure_count == 6);
+    // What ended the job is on the timeline with its cause, which was not known at first.
+    REQUIRE(verdict.timeline.size() >= 2);
+    CHECK(verdict.timeline[verdict.timeline.size() - 2].text ==
+          "rank 2 on a exited with code 1: ValueError: bad batch 17");
+}
+
+TEST_CASE("who waits for a group to grow is told when that is, and when a node was empty") {
+    Driver driver;
+    const auto node = [](const std::string& name) {
+        Join join = join_of(name, 1);
+        join.settings.max_nodes = 2;
+        join.settings.patience = Milliseconds(0);
+        join.settings.grow_delay = Milliseconds(30000);
+        return join;
+    };
+    driver.hear(1, node("a"));
+    driver.tick(Milliseconds(0));
+    REQUIRE(driver.sent<Start>(1).size() == 1);
+    driver.now += Milliseconds(4000);
+    driver.hear(2, node("b"));
+    REQUIRE(!driver.sent<Waiting>(2).empty());
+    CHECK(driver.sent<Waiting>(2).back().text ==
+          "generation 1 runs on 1 node; it will be drained and grown to take more in");
+    CHECK(driver.sent<Waiting>(2).back().over_in == Milliseconds(26000));
+    driver.tick(Milliseconds(26000));
+    REQUIRE(driver.sent<Stop>(1).size() == 1);
+    driver.now += Milliseconds(5000);
+    driver.hear(1, Stopped{.generation = Generation(1),
+                           .store = {"a", 2},
+                           .ended_age = Milliseconds(700),
+                           .empty_age = Milliseconds(1000000)});
+    const auto empty =
+        std::find_if(driver.events.begin(), driver.events.end(),
+                     [](const Event& event) { return event.kind == EventKind::Empty; });
+    REQUIRE(empty != driver.events.end());
+    CHECK(number_of(*empty, "ended_ms_ago") == 700);
+    CHECK(number_of(*empty, "proven_ms_ago") == 35000);  // its generation is no older
 }
 
 TEST_CASE("a failure is never older than its generation, whatever its report says") {

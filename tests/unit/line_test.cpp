@@ -21,6 +21,7 @@ using ddprun::agent::JsonLine;
 using ddprun::agent::LineSplitter;
 using ddprun::agent::LineTail;
 using ddprun::agent::node_prefix;
+using ddprun::agent::Returns;
 using ddprun::agent::torchrun_prefix;
 using ddprun::agent::with_prefix;
 
@@ -51,6 +52,17 @@ TEST_CASE("a line that arrives in parts appears only once it is whole") {
     CHECK(out.empty());
     splitter.feed(" and half\nnext", out);
     CHECK(out == "> half and half\n");
+}
+
+TEST_CASE("where carriage returns stay, whole lines are as they were written") {
+    LineSplitter splitter(with_prefix({}), 12, Returns::Stay);
+    std::string out;
+    splitter.feed("\r 10%\r 9", out);
+    CHECK(out.empty());
+    splitter.feed("0%\r\n\r\n\nnext", out);
+    CHECK(out == "\r 10%\r 90%\r\n\r\n\n");
+    splitter.finish(out);
+    CHECK(out.ends_with("\nnext\n"));
 }
 
 TEST_CASE("an unfinished last line gets a line end when the stream is finished") {

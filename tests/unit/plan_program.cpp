@@ -168,6 +168,20 @@ TEST_CASE("a program that is not there or cannot be executed is refused before a
         CHECK(error.line == it.line);
         CHECK(error.exit_code == it.exit_code);
     }
+    // What lies beside it may have been meant.
+    machine.texts = {{"/home/user/train.py", ""}, {"/home/user/train.txt", ""}, {"sub/run.py", ""}};
+    machine.executables.insert("evaluate");
+    machine.texts["/home/user/evaluate"] = "";
+    const auto hint = [&machine](const std::string& typed) {
+        const std::string line = as_error(make_plan({typed}, machine)).line;
+        return line.substr(line.rfind("; ") + 2);
+    };
+    CHECK(hint("trian.py") == "did you mean train.py?");
+    CHECK(hint("trian") == "did you mean train.py?");
+    CHECK(hint("sub/rnu.py") == "did you mean sub/run.py?");
+    CHECK(hint("evalaute") == "did you mean evaluate?");
+    CHECK(hint("tarin.txt") == "check the name and the working folder");
+    CHECK(hint("other.py") == "check the name and the working folder");
     CHECK(as_error(make_plan({"--legacy-launch", "--no-python", "train"}, machine)).line ==
           "--no-python with --legacy-launch: a program that is no Python script is not passed "
           "--local-rank; add --use-env, it finds LOCAL_RANK in its environment");

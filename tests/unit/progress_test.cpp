@@ -75,6 +75,15 @@ rdzv::Event event_at(rdzv::EventKind kind, Duration after, std::uint64_t generat
     return {.kind = kind, .at = kStart + after, .generation = Generation(generation)};
 }
 
+/// A node's part of the generation is proven empty, as a rendezvous hears it.
+rdzv::Event empty_at(Duration after, std::uint64_t generation, Milliseconds since_end,
+                     Milliseconds since_proof) {
+    rdzv::Event event = event_at(rdzv::EventKind::Empty, after, generation);
+    event.fields = {{"ended_ms_ago", std::int64_t{since_end.count()}},
+                    {"proven_ms_ago", std::int64_t{since_proof.count()}}};
+    return event;
+}
+
 }  // namespace
 
 TEST_CASE("a rank slowed at random among 64 is named, and nobody where none is") {
@@ -576,8 +585,8 @@ TEST_CASE("of a whole job it waits from its first node on, and until the last on
              event_at(EventKind::FirstStep, 10s, 1),
              event_at(EventKind::Joined, 20s, 1),  // a spare
              event_at(EventKind::Stop, 30s, 1),
-             event_at(EventKind::Empty, 31s, 1),
-             event_at(EventKind::Empty, 33s, 1),
+             empty_at(31s, 1, 500ms, 100ms),
+             empty_at(33s, 1, 2s, 1900ms),
              event_at(EventKind::Formed, 38s, 2),
              event_at(EventKind::FirstStep, 40s, 2),
          }) {
@@ -592,7 +601,8 @@ TEST_CASE("of a whole job it waits from its first node on, and until the last on
     const std::vector<rdzv::Restart> restarts = use.restarts(kStart + 50s);
     REQUIRE(restarts.size() == 1);
     CHECK(rdzv::restart_text(restarts[0]) ==
-          "generation 1 to 2, 10.0 s: prove empty 3.0 s, wait for nodes 5.0 s, first step 2.0 s");
+          "generation 1 to 2, 10.0 s: stop 1.0 s, prove empty 100 ms, get ready 1.9 s, wait for "
+          "nodes 5.0 s, first step 2.0 s");
 }
 
 TEST_CASE("the live line tells how far the job is once rank 0 tells steps") {

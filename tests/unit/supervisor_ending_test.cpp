@@ -37,7 +37,7 @@ TEST_CASE("a signal asks to leave, and being released ends the agent") {
     rig.become_running();
     rig.give(Signalled{SIGTERM});
     CHECK(rig.sent<rdzv::Leave>()[0].signal == SIGTERM);
-    CHECK(rig.said() == "SIGTERM: draining, workers have 30 s to end; Ctrl-C in a second aborts");
+    CHECK(rig.said() == "SIGTERM: stopping, workers have 30 s to save and end; Ctrl-C aborts");
     CHECK_FALSE(rig.does<SignalWorkers>());
     rig.hear(Rig::stop(rdzv::StopCause::Leave));
     CHECK(rig.does<SignalWorkers>());
@@ -62,7 +62,7 @@ TEST_CASE("a worker that was ended by a key at its terminal has not failed: the 
     CHECK(rig.sent<rdzv::WorkerFailed>().empty());
     REQUIRE(rig.sent<rdzv::Leave>().size() == 1);
     CHECK(rig.sent<rdzv::Leave>()[0].signal == signal);
-    CHECK(rig.said().ends_with(": draining, workers have 30 s to end; Ctrl-C in a second aborts"));
+    CHECK(rig.said().find(": stopping, workers have 30 s to save and end; ") != std::string::npos);
     rig.hear(Rig::stop(rdzv::StopCause::Leave));
     rig.exit(0, 75);
     CHECK(rig.does<EmptyGeneration>());
@@ -132,6 +132,77 @@ TEST_CASE("a waiting node leaves without workers to drain") {
     CHECK(rig.said() == "SIGHUP: leaving the job");
     rig.hear(rdzv::Released{});
     CHECK(rig.exit_code() == 128 + SIGHUP);
+}
+
+TEST_CASE("who presses Ctrl-C reads whether the workers save, and how to abort") {
+    Rig saving;
+    saving.become_running();
+    saving.give(Signalled{.signal = SIGINT, .workers_save = true});
+    CHECK(saving.said() ==
+          "SIGINT: saving, for at most 30 s; press Ctrl-C again after 1 s to abort");
+    Rig others;
+    others.become_running();
+    others.give(Signalled{SIGINT});
+    CHECK(others.said() ==
+          "SIGINT: stopping, workers have 30 s to save and end; press Ctrl-C again after 1 s to "
+          "abort");
+}
+
+namespace {
+
+/// Both workers have been asked to leave, and do.
+void leave(Rig& rig, int exit_code, std::uint64_t step, const SavedWork& saved) {
+    rig.hear(Rig::stop(rdzv::StopCause::Leave));
+    for (int i = 0; i < 2; ++i) {
+        rdzv::Evidence evidence;
+        evidence.exit_code = exit_code;
+        evidence.progress = step;
+        rig.give(WorkerExited{.generation = Generation(1),
+                              .local_rank = LocalRank(i),
+                              .evidence = evidence,
+                              .saved = saved});
+    }
+    rig.give(Emptied{Generation(1)});
+    rdzv::Verdict verdict;
+    verdict.kind = rdzv::VerdictKind::Stopped;
+    rig.hear(verdict);
+}
+
+}  // namespace
+
+TEST_CASE("an agent that ends after its workers have saved says what, and where") {
+    const bool is_signalled = GENERATE(true, false);
+    Rig rig;
+    rig.become_running();
+    if (is_signalled) {
+        rig.give(Signalled{SIGINT});
+    }
+    leave(rig, kExitDrained, 107, {.place = "/data/llama", .is_newer = true});
+    CHECK(rig.said() == "saved step 107 in /data/llama; the same command goes on from it");
+    CHECK(rig.does<Exit>());
+}
+
+TEST_CASE("whether a checkpoint is of the last step is said only if that is known") {
+    Rig rig;
+    rig.become_running();
+    rig.give(Signalled{SIGINT});
+    leave(rig, kExitDrained, 107, {.place = "/data/llama"});
+    CHECK(rig.said() ==
+          "left after step 107; the same command goes on from the newest checkpoint in "
+          "/data/llama");
+}
+
+TEST_CASE("nothing is said of work that nobody has told to be saved") {
+    const auto [exit_code, saved] =
+        GENERATE(std::pair(0, SavedWork{.place = "/data/llama", .is_newer = true}),
+                 std::pair(143, SavedWork{.place = "/data/llama", .is_newer = true}),
+                 std::pair(int{kExitDrained}, SavedWork{.is_newer = true}));
+    Rig rig;
+    rig.become_running();
+    rig.give(Signalled{SIGINT});
+    leave(rig, exit_code, 107, saved);
+    CHECK(rig.said().empty());
+    CHECK(rig.does<Exit>());
 }
 
 TEST_CASE("a repeated SIGTERM and an early second Ctrl-C change nothing") {

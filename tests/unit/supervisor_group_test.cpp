@@ -250,10 +250,21 @@ TEST_CASE("a stop signals, waits for the grace, kills, proves and answers") {
     rig.pass(Milliseconds(1));
     CHECK(rig.does<EmptyGeneration>());
     CHECK(rig.supervisor.held_generation().has_value());
+    rig.pass(Milliseconds(70));
     rig.give(Emptied{Generation(1)});
     REQUIRE(rig.sent<rdzv::Stopped>().size() == 1);
     CHECK(rig.sent<rdzv::Stopped>()[0].store == StoreAddress{"10.0.0.1", 4001});
+    CHECK(rig.sent<rdzv::Stopped>()[0].ended_age == Milliseconds(70));
+    CHECK(rig.sent<rdzv::Stopped>()[0].empty_age == Milliseconds(0));
     CHECK_FALSE(rig.supervisor.held_generation().has_value());
+    // Told again after a reconnect, as of then.
+    rig.give(LinkDown{"connection reset"});
+    rig.pass(Milliseconds(1000));
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.hear(rdzv::Accepted{.run_token = "t1"});
+    REQUIRE(rig.sent<rdzv::Stopped>().size() == 1);
+    CHECK(rig.sent<rdzv::Stopped>()[0].ended_age == Milliseconds(1070));
+    CHECK(rig.sent<rdzv::Stopped>()[0].empty_age == Milliseconds(1000));
 }
 
 TEST_CASE("workers reach another node's store through a relay where that is wanted") {

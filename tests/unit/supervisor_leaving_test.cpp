@@ -107,8 +107,8 @@ TEST_CASE("workers are asked to leave in time before a time limit") {
     REQUIRE(rig.sent<rdzv::Leave>().size() == 1);
     CHECK(rig.sent<rdzv::Leave>()[0].signal == SIGTERM);
     CHECK(rig.said() ==
-          "slurm job 42.0 reaches its time limit in 33 s: draining, workers have 30 s to end; "
-          "Ctrl-C in a second aborts");
+          "slurm job 42.0 reaches its time limit in 33 s: stopping, workers have 30 s to save and "
+          "end; Ctrl-C aborts");
     rig.hear(Rig::stop(rdzv::StopCause::Leave, 1, kShutdown));
     CHECK(rig.effect<AskWorkersToLeave>()->deadline == end - kReserve);
     rig.exit(0, 0);
@@ -170,7 +170,7 @@ TEST_CASE("a notice begins a drain, and its deadline is the workers'") {
     rig.give(notice(rig.now + seconds(20)));
     REQUIRE(rig.sent<rdzv::Leave>().size() == 1);
     CHECK(rig.said() ==
-          "AWS takes this instance in 20 s: draining, workers have 17 s to end; Ctrl-C in a second "
+          "AWS takes this instance in 20 s: stopping, workers have 17 s to save and end; Ctrl-C "
           "aborts");
     rig.hear(Rig::stop(rdzv::StopCause::Leave, 1, kShutdown));
     CHECK(rig.effect<AskWorkersToLeave>()->deadline == rig.now + seconds(17));
@@ -273,7 +273,7 @@ TEST_CASE("a scheduler that kills later is said and kept to") {
     Rig rig(std::move(options));
     rig.become_running();
     rig.give(Signalled{SIGTERM});
-    CHECK(rig.said() == "SIGTERM: draining, workers have 7 s to end; Ctrl-C in a second aborts");
+    CHECK(rig.said() == "SIGTERM: stopping, workers have 7 s to save and end; Ctrl-C aborts");
     rig.hear(Rig::stop(rdzv::StopCause::Leave, 1, kShutdown));
     CHECK(rig.effect<AskWorkersToLeave>()->deadline == rig.now + seconds(7));
 }

@@ -303,7 +303,7 @@ TEST_CASE("an agent that never reached the rendezvous says so and gives up") {
     rig.pass(Milliseconds(2000));
     CHECK(rig.said() ==
           "cannot reach the rendezvous: 10.0.0.9:29400: connection refused; "
-          "trying again; 2 s of 60 s");
+          "trying again; 2 s of 60 s (--rdzv-conf join_timeout)");
     rig.pass(Milliseconds(57999));
     CHECK_FALSE(rig.does<Exit>());
     rig.pass(Milliseconds(1));
@@ -326,9 +326,9 @@ TEST_CASE("workers go on without the rendezvous until its time is over") {
     rig.give(LinkDown{"connection reset"});
     rig.pass(Milliseconds(9999));
     CHECK_FALSE(rig.does<SignalWorkers>());
-    CHECK(
-        rig.said() ==
-        "cut off from the rendezvous: connection reset; workers go on, trying again; 9 s of 10 s");
+    CHECK(rig.said() ==
+          "cut off from the rendezvous: connection reset; workers go on, trying again; 9 s of 10 s "
+          "(--rdzv-lost-timeout)");
     rig.give(LinkDown{"connection refused"});
     rig.pass(Milliseconds(1));
     CHECK(rig.does<SignalWorkers>());
@@ -347,7 +347,8 @@ TEST_CASE("a wait for a rendezvous that nobody has reached names it") {
     Rig rig(options);
     rig.give(Tick{});
     rig.pass(Milliseconds(2000));
-    CHECK(rig.said() == "waiting for the rendezvous at head:29400; 2 s of 600 s");
+    CHECK(rig.said() ==
+          "waiting for the rendezvous at head:29400; 2 s of 600 s (--rdzv-conf join_timeout)");
     rig.give(LinkUp{"10.0.0.1"});
     rig.give(StoreOpened{{"10.0.0.1", 4001}});
     rig.pass(Milliseconds(1000));
@@ -378,10 +379,31 @@ TEST_CASE("a wait with a limit says how much of it is over, counted from when it
                            .waited = Milliseconds(9500),
                            .limit = Milliseconds(600000)});
     rig.pass(Milliseconds(2000));
-    CHECK(rig.said() == "waiting for 1 node more: 1 of 2 here (a); 11 s of 600 s");
+    CHECK(rig.said() ==
+          "waiting for 1 node more: 1 of 2 here (a); 11 s of 600 s (--rdzv-conf join_timeout)");
     rig.pass(Milliseconds(5000));
-    CHECK(rig.said() == "waiting for 1 node more: 1 of 2 here (a); 16 s of 600 s");
+    CHECK(rig.said() ==
+          "waiting for 1 node more: 1 of 2 here (a); 16 s of 600 s (--rdzv-conf join_timeout)");
     CHECK(rig.supervisor.explain() == "waiting for 1 node more: 1 of 2 here (a)");
+}
+
+TEST_CASE("a wait whose end is known is explained once, with the time that is left") {
+    const std::string text =
+        "generation 1 runs on 2 nodes; it will be drained and grown to take more in";
+    Rig rig;
+    rig.become_waiting();
+    rig.hear(rdzv::Waiting{.text = text, .over_in = Milliseconds(25500)});
+    rig.pass(Milliseconds(2000));
+    CHECK(rig.said() == text + "; 24 s left");
+    for (int i = 0; i < 28; ++i) {
+        rig.pass(Milliseconds(1000));
+        CHECK(rig.said().empty());
+    }
+    rig.pass(Milliseconds(500));
+    CHECK(rig.said() == text);  // it should have come 5 s ago
+    rig.hear(rdzv::Waiting{.text = "waiting for 1 node more"});
+    rig.pass(Milliseconds(2000));
+    CHECK(rig.said() == "waiting for 1 node more");
 }
 
 TEST_CASE("a wait is explained after two seconds, on change and every five") {
