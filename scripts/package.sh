@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
     cat <<'TEXT'
-usage: scripts/package.sh [--arch ARCH] [--with-tests] [--maintainer WHO] [--jobs N]
+usage: scripts/package.sh [--wheel-only] [--arch ARCH] [--with-tests] [--maintainer WHO] [--jobs N]
 
 Compiles every program of ddprun for glibc 2.28 and newer, with all but the C library inside, and
 makes into build/package:
@@ -18,6 +18,10 @@ Then checks them: symbol versions, auditwheel, twine, lintian. What they are mad
 packaging/sources.txt, with sums. It runs on x86-64; what it makes for arm64, it runs under
 qemu-user (scripts/setup.sh --full installs that).
 
+It says which step it is at, of how many, and how far the step is. What a step's programs write is
+in build/package/ARCH/log; of a step that fails the end of that is shown.
+
+  --wheel-only   only the wheel and its checks: no man pages, no .deb, no tarball
   --arch         x86_64, as when not given, or aarch64
   --with-tests   also compiles the unit and scenario tests so, and runs them
   --maintainer   'NAME <ADDRESS>' of who publishes the packages, and answers for them; without it
@@ -27,10 +31,22 @@ qemu-user (scripts/setup.sh --full installs that).
 TEXT
 }
 
-say() { printf 'package: %s\n' "$*"; }
-die() { printf 'package: %s\n' "$*" >&2; exit 1; }
+# A step's own output goes into its log, and these lines past it.
+exec 3>&1 4>&2
+clear_line=
+columns=160
+if [ -t 3 ]; then
+    clear_line=$'\r\033[K'
+    columns=$(($(stty size <&3 | cut -d ' ' -f 2) - 1))
+    [ "$columns" -gt 0 ] || columns=79
+fi
+readonly clear_line columns
+say() { printf '%spackage: %s\n' "$clear_line" "$*" >&3; }
+reason=
+die() { reason="package: $*"; exit 1; }
 
 arch=x86_64
+wheel_only=no
 with_tests=no
 readonly nobody='an unpublished build <nobody@ddprun.invalid>'
 maintainer=$nobody
@@ -38,6 +54,7 @@ jobs=$(nproc)
 while [ $# -gt 0 ]; do
     case "$1" in
         --arch) arch=${2:-}; shift 2 ;;
+        --wheel-only) wheel_only=yes; shift ;;
         --with-tests) with_tests=yes; shift ;;
         --maintainer) maintainer=${2:-}; shift 2 ;;
         --jobs) jobs=${2:-}; shift 2 ;;
@@ -58,6 +75,21 @@ esac
     exit 2
 }
 readonly arch debian_arch maintainer
+
+# Before the reason of a failure: what the programs of its step wrote last.
+step_log=
+show_failure() {
+    local status=$?
+    [ "$status" -ne 0 ] || return 0
+    if [ -n "$step_log" ]; then
+        printf '%s' "$clear_line" >&4
+        tail -n 40 "$step_log" >&4
+        printf 'package: failed after %d s; the whole log: %s\n' "$SECONDS" "$step_log" >&4
+    fi
+    [ -z "$reason" ] || printf '%s\n' "$reason" >&4
+}
+trap show_failure EXIT
+
 readonly machine=$(uname -m)
 readonly emulator=qemu-$arch-static
 [ "$machine" = x86_64 ] || die "this is $machine: the compiler of packaging/sources.txt is x86-64's"
@@ -70,7 +102,43 @@ readonly sources=$top/sources
 readonly tools=$top/tools
 version=$(sed -n 's/^project(ddprun VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 readonly version
-mkdir -p "$sources" "$folder"
+mkdir -p "$sources" "$folder/log"
+
+# A step is `FUNCTION WHAT`. step() runs one; report_ticks() speaks while it runs.
+steps=()
+step=0
+readonly tick_seconds=5
+
+# step FUNCTION WHAT: the function's output goes into its log.
+step() {
+    local began=$SECONDS tick ticker
+    step=$((step + 1))
+    step_log=$folder/log/$1.log
+    say "$step of ${#steps[@]}: $2"
+    : >"$step_log"
+    exec {tick}> >(report_ticks "$step of ${#steps[@]}: $2")
+    ticker=$!
+    "$1" >"$step_log" 2>&1 {tick}>&-
+    exec {tick}>&-
+    wait "$ticker" || true
+    say "$step of ${#steps[@]}: $2: done in $((SECONDS - began)) s"
+    step_log=
+}
+
+# report_ticks WHAT: until its input ends, says every few seconds how long the step has run and the
+# last line of its log. On a terminal it is one line that changes.
+report_ticks() {
+    local began=$SECONDS status line line_end='\n'
+    [ -z "$clear_line" ] || line_end=
+    while true; do
+        status=0
+        read -r -t "$tick_seconds" || status=$?
+        [ "$status" -gt 128 ] || return 0
+        line="package: $1, $((SECONDS - began)) s: "
+        line+=$(tail -n 1 "$step_log" | tr -cd '[:print:]')
+        printf "%s%s$line_end" "$clear_line" "${line:0:columns}" >&3
+    done
+}
 
 # apt_get WORD...: for the processor of the packages, with lists of its own, which a machine may
 # lack, and which stay as they are.
@@ -105,7 +173,7 @@ fetch() {
             /usr/lib/apt/apt-helper -qq -o APT::Sandbox::User=root download-file \
                 "${uri%/*}/${name}_${wanted%-*}.orig.tar.gz" "$into/source" "SHA256:$sum"
             ;;
-        pip) "$tools/bin/pip" download --quiet --disable-pip-version-check --no-deps \
+        pip) "$tools/bin/pip" download --progress-bar off --disable-pip-version-check --no-deps \
             --only-binary :all: --dest "$into" "$name==$wanted" ;;
     esac || die "cannot fetch $name $wanted: is it still there? See packaging/sources.txt"
     file=$(find "$into" -type f)
@@ -120,6 +188,7 @@ lay_out() {
     local mark kind name wanted its_arch sum zig
     mark=$(sha256sum packaging/sources.txt scripts/package.sh | sha256sum)
     [ "$(cat "$folder/laid-out" 2>/dev/null)" = "$mark" ] && return
+    printf 'removing what was laid out before\n'
     rm -rf "$folder/root" "$folder/runs-in" "$folder/compiler" "$folder/apt" \
         "$folder/prometheus-cpp"
     mkdir -p "$folder/root" "$folder/runs-in" "$folder/compiler"
@@ -128,6 +197,7 @@ lay_out() {
             '#'* | :) continue ;;
             deb:all | deb:"$debian_arch")
                 fetch "$kind" "$name" "$wanted" "$sum"
+                printf 'unpacking %s\n' "$name"
                 dpkg-deb --extract "$fetched" "$folder/root"
                 ;;
             src:*)
@@ -141,6 +211,7 @@ lay_out() {
                 ;;
             pip:*)
                 fetch "$kind" "$name" "$wanted" "$sum"
+                printf 'unpacking %s\n' "$name"
                 [ -d "$top/$name-$sum" ] || python3 -m zipfile -e "$fetched" "$top/$name-$sum"
                 zig=$top/$name-$sum/ziglang/zig
                 chmod +x "$zig"
@@ -148,12 +219,14 @@ lay_out() {
         esac
     done <packaging/sources.txt
     local tool
+    # No path of this checkout is in them: ccache takes what another one has compiled.
+    local start
+    start=$(printf '#!/bin/sh\nexec "${0%%/*}/../../%s"' "${zig#"$top"/}")
     # By itself zig looks for undefined behaviour in what is not optimised, as tests are.
-    printf '#!/bin/sh\nexec "%s" c++ -target %s-linux-gnu.%s -fno-sanitize=undefined "$@"\n' \
-        "$zig" "$arch" "$glibc" \
-        >"$folder/compiler/clang++"
+    printf '%s c++ -target %s-linux-gnu.%s -fno-sanitize=undefined "$@"\n' "$start" "$arch" \
+        "$glibc" >"$folder/compiler/clang++"
     for tool in ar ranlib; do
-        printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$zig" "$tool" >"$folder/compiler/$tool"
+        printf '%s %s "$@"\n' "$start" "$tool" >"$folder/compiler/$tool"
     done
     chmod +x "$folder"/compiler/*
     # What is linked is inside: the names of shared libraries would come first.
@@ -164,18 +237,21 @@ lay_out() {
     printf '%s\n' "$mark" >"$folder/laid-out"
 }
 
+# The compiler is a line with the compiler's sum in it: laid out anew, it is the same one.
+export CCACHE_COMPILERCHECK=content CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 # Puts the library that /metrics is made by, and its headers, beside the others in root/.
 compile_prometheus() {
-    local into=$folder/prometheus-cpp-build
+    local into=$folder/prometheus-cpp-build ccache
     rm -rf "$into"
+    ccache=$(command -v ccache || true)
     DDPRUN_PACKAGE_FOLDER=$folder DDPRUN_PACKAGE_PROCESSOR=$arch \
         cmake -S "$folder/prometheus-cpp" -B "$into" -G Ninja -Wno-dev \
         -DCMAKE_TOOLCHAIN_FILE="$PWD/packaging/toolchain.cmake" -DCMAKE_BUILD_TYPE=Release \
         -DCMAKE_CXX_FLAGS_RELEASE=-O2 -DBUILD_SHARED_LIBS=OFF -DENABLE_PUSH=OFF -DENABLE_PULL=OFF \
-        -DENABLE_TESTING=OFF -DENABLE_COMPRESSION=OFF -DCMAKE_INSTALL_LIBDIR=lib >"$into.log" ||
-        die "prometheus-cpp: $(cat "$into.log")"
-    nice ninja -C "$into" -j "$jobs" >"$into.log" || die "prometheus-cpp: $(cat "$into.log")"
-    cmake --install "$into" --prefix "$folder/root/usr" >"$into.log"
+        -DENABLE_TESTING=OFF -DENABLE_COMPRESSION=OFF -DCMAKE_INSTALL_LIBDIR=lib \
+        -DCMAKE_CXX_COMPILER_LAUNCHER="$ccache" || die "prometheus-cpp cannot be configured"
+    nice ninja -C "$into" -j "$jobs" || die "prometheus-cpp cannot be compiled"
+    cmake --install "$into" --prefix "$folder/root/usr"
 }
 
 # licences ZIG: the licences of all that is inside the programs.
@@ -199,11 +275,9 @@ licences() {
 compile() {
     # zig takes -static-pie and links the C library as a shared one all the same: no static keeper.
     export DDPRUN_PACKAGE_FOLDER=$folder DDPRUN_PACKAGE_PROCESSOR=$arch
-    # The compiler is a line with the compiler's sum in it: laid out anew, it is the same one.
-    export CCACHE_COMPILERCHECK=content
     cmake -S . -B "$folder/build" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$PWD/packaging/toolchain.cmake" \
         -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 -DCMAKE_UNITY_BUILD=ON \
-        -DCMAKE_UNITY_BUILD_BATCH_SIZE=4 -DDDPRUN_WITH_TESTS=OFF -DDDPRUN_WITH_TORCH=OFF \
+        -DCMAKE_UNITY_BUILD_BATCH_SIZE=12 -DDDPRUN_WITH_TESTS=OFF -DDDPRUN_WITH_TORCH=OFF \
         -DDDPRUN_WITH_CUDA=OFF -DDDPRUN_HAS_STATIC_PIE=OFF
     nice ninja -C "$folder/build" -j "$jobs"
     rm -rf "$folder/installed"
@@ -293,8 +367,7 @@ make_pages() {
 pack() {
     DDPRUN_VERSION=$version DDPRUN_OUT=$top DDPRUN_TREE=$2 DDPRUN_ARCHITECTURE=$3 \
         DDPRUN_MAINTAINER=$maintainer \
-        cpack --config packaging/cpack.cmake -G "$1" >"$folder/cpack.log" ||
-        die "cpack: $(cat "$folder/cpack.log")"
+        cpack --config packaging/cpack.cmake -G "$1" || die "cpack makes no $1"
     rm -rf "$top/_CPack_Packages"
 }
 
@@ -339,22 +412,29 @@ make_tarball() {
     tarball=$top/ddprun-$version-linux-$arch.tar.gz
 }
 
-[ -x "$tools/bin/auditwheel" ] || {
+install_tools() {
+    [ ! -x "$tools/bin/auditwheel" ] || return 0
     python3 -m venv "$tools"
-    "$tools/bin/pip" install --quiet --disable-pip-version-check -r packaging/tools.txt
+    "$tools/bin/pip" install --disable-pip-version-check -r packaging/tools.txt
 }
-lay_out
-compile
-check_programs
-[ "$with_tests" = no ] || run_tests
-make_pages
-make_wheel
-check_wheel
-make_deb
-check_deb
-make_tarball
+
+steps=('install_tools installing what judges wheels'
+    'lay_out laying out compiler, headers and libraries'
+    'compile compiling the programs'
+    'check_programs checking the programs'
+    'make_wheel making the wheel'
+    'check_wheel judging the wheel')
+[ "$with_tests" = no ] || steps+=('run_tests compiling and running the tests')
+[ "$wheel_only" = yes ] || steps+=('make_pages making man pages and completions'
+    'make_deb making the Debian package'
+    'check_deb judging the Debian package'
+    'make_tarball making the tarball')
+for each in "${steps[@]}"; do
+    step "${each%% *}" "${each#* }"
+done
 [ "$maintainer" != "$nobody" ] ||
     say "nobody answers for these packages: who publishes them gives --maintainer"
-say "made $wheel"
-say "made $deb"
-say "made $tarball"
+for made in "$wheel" "${deb:-}" "${tarball:-}"; do
+    [ -z "$made" ] || say "made $made"
+done
+say "done in $SECONDS s"

@@ -205,6 +205,8 @@ a C++ training with the installed runtime" release -L full
     else
         left_out+=("the worker runtime on a fake GPU: its LibTorch could not be had")
     fi
+    check "a wheel made for glibc 2.28 (scripts/package.sh --wheel-only)" \
+        scripts/package.sh --wheel-only
     check "what users install, made for glibc 2.28 (scripts/package.sh)" scripts/package.sh
     check "the released wheel in a clean environment" python3 -B tests/packaging/wheel_install.py \
         --wheel build/package/*manylinux_2_28_x86_64.whl
