@@ -40,7 +40,6 @@ struct OutputOptions {
     std::vector<std::string> stdout_filters;
     std::vector<std::string> stderr_filters;
     bool prefixes = false;       ///< every console line starts with `[hostname rank] `
-    bool keeps_lines = false;    ///< several workers share the console: it gets whole lines only
     bool draws = false;          ///< a console that is a terminal shows what Screen makes of all
     bool has_live_line = false;  ///< the job's progress stays below all else there
     bool folds = true;           ///< there, equal lines of several ranks are one

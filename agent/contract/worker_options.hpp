@@ -28,6 +28,8 @@ struct OutputChoice {
     /// stdout and stderr are one stream, in the order in which the worker writes to them. Neither
     /// is tee'd then, and both are shown or none.
     bool is_merged = false;
+    /// Other workers of the node are shown, too: the console gets whole lines.
+    bool keeps_lines = false;
 
     [[nodiscard]] bool is_shown() const {
         return shows_stdout || shows_stderr || is_teed_stdout || is_teed_stderr;

@@ -8,6 +8,7 @@
 #include "agent/daemon/dying.hpp"
 #include "agent/daemon/evidence.hpp"
 #include "base/check.hpp"
+#include "base/whole_number.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
 
 namespace ddprun::agent {
@@ -120,7 +121,7 @@ int GenerationOnNode::store_port() const {
     for (const WorkerSpec& worker : start_.workers) {
         for (const auto& [key, value] : worker.environment) {
             if (key == worker_variable::kMasterPort.key) {
-                return std::stoi(value);
+                return whole_number<int>(value).value_or(0);
             }
         }
     }

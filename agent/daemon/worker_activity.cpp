@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <initializer_list>
 #include <optional>
 #include <sstream>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -86,10 +88,18 @@ int awaited_descriptor(int pid, const Call& call) {
     return polled.fd;
 }
 
-/// Of a connected socket of that process; 0: it is none, or this kernel does not tell.
+bool is_socket(int pid, int descriptor) {
+    std::error_code failure;
+    const auto target =
+        std::filesystem::read_symlink(fmt::format("/proc/{}/fd/{}", pid, descriptor), failure);
+    return target.native().starts_with("socket:");
+}
+
+/// Of a connected socket of that process; 0: it is none, or this kernel does not tell. Only sockets
+/// are copied: the end of another copy may wait for a file system.
 int peer_port(int pid, int descriptor) {
 #ifdef SYS_pidfd_getfd
-    const UniqueFd process = descriptor >= 0 ? open_pidfd(pid) : UniqueFd();
+    const UniqueFd process = is_socket(pid, descriptor) ? open_pidfd(pid) : UniqueFd();
     if (process.is_open()) {
         const UniqueFd copy(
             static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), descriptor, 0)));

@@ -205,7 +205,8 @@ std::string text_of(const RunNote& note) {
 std::string short_text_of(RunNote note) {
     const std::size_t most = LogLimits().run_note_bytes_max;
     std::string text = text_of(note);
-    if (text.size() > most) {
+    // What the cut leaves of a character is replaced by one that may be longer.
+    while (text.size() > most && !note.text.empty()) {
         const std::size_t over = text.size() - most;
         note.text.resize(note.text.size() - std::min(note.text.size(), over));
         text = text_of(note);

@@ -142,13 +142,23 @@ public:
             return {.is_merged = is_one_place_};
         }
         const auto found = options_.console.find(local_rank.value());
-        const OutputChoice choice =
-            found == options_.console.end() ? OutputChoice{} : found->second;
+        OutputChoice choice = found == options_.console.end() ? OutputChoice{} : found->second;
+        choice.keeps_lines = !options_.debug && is_another_shown(local_rank, rank, world_size);
         return options_.ranks_filter.shows(rank, world_size)
                    ? choice
                    : OutputChoice{.shows_stdout = false,
                                   .shows_stderr = false,
                                   .is_merged = choice.is_merged};
+    }
+
+    /// Of the workers of this node.
+    [[nodiscard]] bool is_another_shown(LocalRank local_rank, Rank rank, int world_size) const {
+        const int base_rank = rank.value() - local_rank.value();
+        return std::any_of(
+            options_.console.begin(), options_.console.end(), [&](const auto& other) {
+                return other.first != local_rank.value() && other.second.is_shown() &&
+                       options_.ranks_filter.shows(Rank(base_rank + other.first), world_size);
+            });
     }
 
     [[nodiscard]] WordsShown shown_of(const OutputChoice& choice) const {

@@ -202,7 +202,7 @@ void OutputPump::set_console(Stream& stream, const LineOrigin& origin, const Out
     } else if (options_.prefixes) {
         stream.splitter.emplace(with_prefix(node_prefix(options_.hostname, origin.rank)),
                                 line_bytes_max);
-    } else if (options_.keeps_lines) {
+    } else if (choice.keeps_lines) {
         stream.splitter.emplace(with_prefix({}), line_bytes_max, Returns::Stay);
     }
 }

@@ -135,10 +135,9 @@ std::string Supervisor::leaving_text() const {
     const std::string what =
         leaving_->workers_save ? fmt::format("saving, for at most {} s", grace)
                                : fmt::format("stopping, workers have {} s to save and end", grace);
-    const std::string how_to_abort =
-        leaving_->signal == SIGINT ? fmt::format("press Ctrl-C again after {} s to abort",
-                                                 in_seconds(options_.limits.second_interrupt_after))
-                                   : "Ctrl-C aborts";
+    const std::string how_to_abort = fmt::format(
+        "press Ctrl-C {}after {} s to abort", leaving_->signal == SIGINT ? "again " : "",
+        in_seconds(options_.limits.second_interrupt_after));
     return fmt::format("{}: {}; {}", why_leaving(), what, how_to_abort);
 }
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "agent/supervise/worker_command.hpp"
+#include "base/printable.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
 
@@ -62,7 +63,7 @@ std::string WorkerGroup::saved_text() const {
             return {};
         }
         step = std::min(step.value_or(*left->step), *left->step);
-        place = left->saved.place;
+        place = printable(left->saved.place, std::string::npos);
         is_newer |= left->saved.is_newer;
     }
     return is_newer

@@ -104,13 +104,9 @@ void complete_output(const LaunchPlan& plan, const NodeFacts& facts, const Limit
     }
     output.prefix_host = plan.is_single_node ? "" : facts.hostname;
     const bool is_one_place = is_same_file(STDOUT_FILENO, STDERR_FILENO);
-    int shown = 0;
     for (int local_rank = 0; local_rank < slots; ++local_rank) {
-        const agent::OutputChoice choice = choice_of(plan, local_rank, is_one_place);
-        shown += choice.is_shown() ? 1 : 0;
-        output.console[local_rank] = choice;
+        output.console[local_rank] = choice_of(plan, local_rank, is_one_place);
     }
-    output.keeps_lines = shown > 1 && !output.debug;
 }
 
 /// A job may be allowed to go on behind its time limit: one that is over says nothing.

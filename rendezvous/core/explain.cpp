@@ -201,14 +201,18 @@ std::string explain_phase(const Run& run, Instant now) {
     return {};
 }
 
+/// When a running group grows.
+std::optional<Instant> end_of_wait(const Run& run, Instant now) {
+    const Running* const running = std::get_if<Running>(&run.phase);
+    return running != nullptr ? grow_time(run, *running, now) : std::nullopt;
+}
+
 /// With the time that is left for the minimum to be reached, or until a running group grows.
 Waiting waiting_for(const Run& run, const std::string& text, Instant now) {
     Waiting waiting{.text = text};
-    if (const Running* const running = std::get_if<Running>(&run.phase)) {
-        if (const std::optional<Instant> grows_at = grow_time(run, *running, now)) {
-            const auto left = std::chrono::ceil<Milliseconds>(*grows_at - now);
-            waiting.over_in = std::max(left, Milliseconds(1));
-        }
+    if (const std::optional<Instant> over_at = end_of_wait(run, now)) {
+        waiting.over_in =
+            std::max(std::chrono::ceil<Milliseconds>(*over_at - now), Milliseconds(1));
         return waiting;
     }
     const Forming* const forming = std::get_if<Forming>(&run.phase);
@@ -287,8 +291,11 @@ void explain_waits(Step& step) {
                 ? fmt::format("{}; this one {}, so it is left out for a while when others suffice",
                               text, run.quarantined.at(node.info.node).why)
                 : text;
-        if (DDP_RULE(node.said_waiting != mine, SilentWait, false)) {
+        const std::optional<Instant> over_at = end_of_wait(run, step.now);
+        const bool is_news = node.said_waiting != mine || node.said_over_at != over_at;
+        if (DDP_RULE(is_news, SilentWait, false)) {
             node.said_waiting = mine;
+            node.said_over_at = over_at;
             send(step, node, waiting_for(run, mine, step.now));
         }
     };

@@ -159,6 +159,7 @@ void enter_forming(Step& step, std::string why) {
         }
     }
     become(run, std::move(forming));
+    run.strangers.clear();
     run.explain_at = step.now + step.options.limits.explain_every;
     write_behind(step);
 }

@@ -34,6 +34,7 @@ public:
     Duration quiet_for{};          ///< as it said; meaningful while in Running::quiet
     Instant quiet_since{};         ///< as above
     std::string said_waiting;      ///< the last explanation sent
+    std::optional<Instant> said_over_at;  ///< when that wait ends, as it was sent
 
     [[nodiscard]] Standing standing() const { return standing_; }
     [[nodiscard]] bool is_member() const { return standing_ == Standing::Member; }

@@ -29,8 +29,9 @@ private:
     std::string why_;
 };
 
-/// A new address is told at once: to the nodes that wait, or where nothing waits to group rank 0's
-/// node. How often it came is told with the next explanation.
+/// A new address is told at once: while a generation forms to the nodes that wait, while one runs
+/// or stops to group rank 0's node. How often it came is told with the next explanation. At most
+/// Limits::strangers_named_max addresses are told until the next generation begins or ends.
 void hear_of_stranger(Step& step, const StrangerRefused& refused);
 
 }  // namespace ddprun::rdzv

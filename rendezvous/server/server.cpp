@@ -167,17 +167,21 @@ asio::awaitable<void> Server::serve(Session& session, Instant deadline) {
 void Server::tell_of_stranger(const Session& session, const Error& refused) {
     const bool is_certain =
         refused.code == ErrorCode::Refused || refused.code == ErrorCode::BadSecret;
+    if (!is_certain || is_stopped_) {
+        return;
+    }
     std::optional<JobId> wanted;
     jobs_.visit([&](const JobId& job, const Coordinator&) {
         if (session.handshake.is_for(job)) {
             wanted = job;
         }
     });
-    if (is_stopped_ || !is_certain || !wanted || session.handshake.role() != PeerRole::Agent) {
+    if (!wanted || session.handshake.role() != PeerRole::Agent) {
         return;
     }
     StrangerRefused stranger{.address = session.address(), .why = refused.what};
-    if (refused.code == ErrorCode::BadSecret) {
+    // With --insecure there is none: whatever proof came is not the one that all give then.
+    if (refused.code == ErrorCode::BadSecret && options_.secret) {
         stranger.why += fmt::format(
             "; copy {} of the rendezvous's machine to it, or start it with "
             "the same --secret-file",

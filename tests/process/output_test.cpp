@@ -414,7 +414,7 @@ TEST_CASE("with prefixes only whole lines of one worker appear, each stream on i
 
 TEST_CASE("without prefixes the lines of several workers do not mix, and keep their bytes") {
     Fixture fixture;
-    fixture.options.keeps_lines = true;
+    fixture.options.console = {{0, {}}, {1, {}}};
     fixture.options.console_err = fixture.options.console_out;
     OutputPipes a = fixture.open(0);
     OutputPipes b = fixture.open(1);
@@ -446,6 +446,19 @@ TEST_CASE("without prefixes the lines of several workers do not mix, and keep th
     CHECK(found_a == expected_a);
     CHECK(found_b == expected_b);
     CHECK(found_c.size() == 600);
+}
+
+TEST_CASE("the one worker of several that is shown keeps its unfinished lines") {
+    Fixture fixture;
+    fixture.options.console = {{0, {}}, {1, {}}};
+    fixture.options.ranks_filter = {.ranks = {1}, .has_last = false};
+    OutputPipes hidden = fixture.open(0);
+    OutputPipes shown = fixture.open(1);
+    write_all(hidden.out, "hidden\n");
+    write_all(shown.out, "\r50 %");
+    fixture.output().close(kFirst);
+    fixture.end();
+    CHECK(fixture.out() == "\r50 %");
 }
 
 TEST_CASE("which streams of a worker are shown where the report goes is known") {

@@ -112,6 +112,24 @@ TEST_CASE("the nodes of a job hear who was turned away from it, and nodes of oth
     CHECK_FALSE(is_told(elsewhere, "turned away"));
 }
 
+TEST_CASE("a proof where none is asked for is refused, and ends no rendezvous") {
+    boost::asio::io_context io;
+    const Daemon open(io, {.secret = std::nullopt});
+    Agent agent(io, {.port = open.port, .nodes = 2, .secret = std::nullopt});
+    run_until(io, [&] { return agent.last<Accepted>() != nullptr; });
+    boost::asio::ip::tcp::socket stranger(io);
+    stranger.connect({boost::asio::ip::make_address("127.0.0.1"), open.port});
+    const AgentHandshake handshake(std::nullopt, JobId("llama"), random_nonce());
+    boost::asio::write(stranger, boost::asio::buffer(handshake.hello()));
+    boost::asio::write(stranger, boost::asio::buffer(std::string(kProofBytes, '\1')));
+    run_until(io, [&] {
+        const Waiting* const waiting = agent.last<Waiting>();
+        return waiting != nullptr &&
+               waiting->text.find("turned away: 127.0.0.1: its secret is not ours") !=
+                   std::string::npos;
+    });
+}
+
 TEST_CASE("without secrets both sides must say so") {
     boost::asio::io_context io;
     const Daemon open(io, {.secret = std::nullopt});

@@ -217,15 +217,41 @@ TEST_CASE("the verdict has a line for each rank that failed, the earliest first,
           "rank 2 on a exited with code 1: ValueError: bad batch 17");
 }
 
+namespace {
+
+/// Of a job of one node, that grows to two half a minute after it has begun.
+Join growing(const std::string& name) {
+    Join join = join_of(name, 1);
+    join.settings.max_nodes = 2;
+    join.settings.patience = Milliseconds(0);
+    join.settings.grow_delay = Milliseconds(30000);
+    return join;
+}
+
+}  // namespace
+
+TEST_CASE("who waits for a group to grow is told anew when an operator holds it") {
+    Driver driver;
+    driver.hear(1, growing("a"));
+    driver.tick(Milliseconds(0));
+    driver.hear(2, growing("b"));
+    REQUIRE(!driver.sent<Waiting>(2).empty());
+    CHECK(driver.sent<Waiting>(2).back().over_in == Milliseconds(30000));
+    driver.coordinator.step(driver.now,
+                            OrderGiven{.number = 1,
+                                       .order = {.job = JobId("job"),
+                                                 .action = OperatorAction::Hold,
+                                                 .duration = Milliseconds(600000),
+                                                 .by = "alice"},
+                                       .from = "10.0.0.9"},
+                            driver.effects);
+    driver.tick(Milliseconds(1));
+    CHECK(driver.sent<Waiting>(2).back().over_in > Milliseconds(599000));
+}
+
 TEST_CASE("who waits for a group to grow is told when that is, and when a node was empty") {
     Driver driver;
-    const auto node = [](const std::string& name) {
-        Join join = join_of(name, 1);
-        join.settings.max_nodes = 2;
-        join.settings.patience = Milliseconds(0);
-        join.settings.grow_delay = Milliseconds(30000);
-        return join;
-    };
+    const auto& node = growing;
     driver.hear(1, node("a"));
     driver.tick(Milliseconds(0));
     REQUIRE(driver.sent<Start>(1).size() == 1);
@@ -891,6 +917,10 @@ TEST_CASE("of very many strangers some addresses are kept") {
     CHECK_FALSE(strangers.add({.address = "c", .why = "y"}, 2));
     CHECK_FALSE(strangers.add({.address = "b", .why = "z"}, 2));
     CHECK(strangers.text() == "a, b (2 times): z");
+    for (int i = 0; i < 55; ++i) {
+        strangers.add({.address = "b", .why = "z"}, 2);
+    }
+    CHECK(strangers.text() == "a, b (10 times or more): z");
 }
 
 TEST_CASE("a held-up loop judges no silence for a while, and a single process has no leases") {

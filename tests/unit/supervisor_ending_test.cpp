@@ -37,7 +37,8 @@ TEST_CASE("a signal asks to leave, and being released ends the agent") {
     rig.become_running();
     rig.give(Signalled{SIGTERM});
     CHECK(rig.sent<rdzv::Leave>()[0].signal == SIGTERM);
-    CHECK(rig.said() == "SIGTERM: stopping, workers have 30 s to save and end; Ctrl-C aborts");
+    CHECK(rig.said() ==
+          "SIGTERM: stopping, workers have 30 s to save and end; press Ctrl-C after 1 s to abort");
     CHECK_FALSE(rig.does<SignalWorkers>());
     rig.hear(Rig::stop(rdzv::StopCause::Leave));
     CHECK(rig.does<SignalWorkers>());

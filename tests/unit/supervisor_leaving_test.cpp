@@ -108,7 +108,7 @@ TEST_CASE("workers are asked to leave in time before a time limit") {
     CHECK(rig.sent<rdzv::Leave>()[0].signal == SIGTERM);
     CHECK(rig.said() ==
           "slurm job 42.0 reaches its time limit in 33 s: stopping, workers have 30 s to save and "
-          "end; Ctrl-C aborts");
+          "end; press Ctrl-C after 1 s to abort");
     rig.hear(Rig::stop(rdzv::StopCause::Leave, 1, kShutdown));
     CHECK(rig.effect<AskWorkersToLeave>()->deadline == end - kReserve);
     rig.exit(0, 0);
@@ -273,7 +273,8 @@ TEST_CASE("a scheduler that kills later is said and kept to") {
     Rig rig(std::move(options));
     rig.become_running();
     rig.give(Signalled{SIGTERM});
-    CHECK(rig.said() == "SIGTERM: stopping, workers have 7 s to save and end; Ctrl-C aborts");
+    CHECK(rig.said() ==
+          "SIGTERM: stopping, workers have 7 s to save and end; press Ctrl-C after 1 s to abort");
     rig.hear(Rig::stop(rdzv::StopCause::Leave, 1, kShutdown));
     CHECK(rig.effect<AskWorkersToLeave>()->deadline == rig.now + seconds(7));
 }

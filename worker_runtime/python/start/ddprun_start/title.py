@@ -21,16 +21,16 @@ class Title:
         try:
             with open("/proc/self/stat", "rb") as stat:
                 self.start, end = map(int, stat.read().rpartition(b")")[2].split()[_COMMAND_LINE])
-            name, line = _exchange_name(_NAME), self._exchange_line(
-                _title(local_rank, end - self.start))
+            self.line = self._exchange_line(_title(local_rank, end - self.start))
+            self.name = _exchange_name(_NAME)
         except (OSError, ValueError):
-            return
-        self.name, self.line = name, line
+            pass
 
     def end(self) -> None:
         """Raises if it cannot be taken back."""
         if self.line:
             self._exchange_line(self.line)
+        if self.name:
             _exchange_name(self.name)
 
     def _exchange_line(self, line: bytes) -> bytes:
