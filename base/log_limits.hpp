@@ -12,6 +12,7 @@ struct LogLimits {
     // Logs that cannot be written.
     /// between two lines of one reason: a full disk stays full, for all workers alike
     Milliseconds log_error_every{60000};
+    std::size_t lost_ranks_max = 1024;  ///< of whom lost lines are counted; more than a node has
     std::size_t log_error_reasons_max = 128;  ///< remembered; there are about as many error numbers
 };
 
