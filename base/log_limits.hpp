@@ -14,6 +14,7 @@ struct LogLimits {
     Milliseconds log_error_every{60000};
     /// kept free for run.json's end when it is begun: a block of most file systems
     std::size_t run_note_bytes_max = 4096;
+    std::size_t lost_ranks_max = 1024;  ///< of whom lost lines are counted; more than a node has
     std::size_t log_error_reasons_max = 128;  ///< remembered; there are about as many error numbers
 };
 

@@ -11,6 +11,7 @@
 
 #include "agent/daemon/resident_memory.hpp"
 #include "agent/daemon/worker_activity.hpp"
+#include "agent/output/run_folder.hpp"
 #include "base/os/unix_time.hpp"
 #include "rendezvous/events/event_fields.hpp"
 #include "rendezvous/events/rank_board.hpp"
@@ -24,6 +25,16 @@ bool has_beat(const Effects& effects) {
     return std::any_of(effects.begin(), effects.end(), [](const Effect& effect) {
         const SendToRendezvous* send = std::get_if<SendToRendezvous>(&effect);
         return send != nullptr && std::holds_alternative<rdzv::Beat>(send->message);
+    });
+}
+
+std::string line_of(const nlohmann::ordered_json& object) {
+    return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+bool has_emptying(const Effects& effects) {
+    return std::any_of(effects.begin(), effects.end(), [](const Effect& effect) {
+        return std::holds_alternative<EmptyGeneration>(effect);
     });
 }
 
@@ -101,6 +112,9 @@ void RunEvents::observe(Instant now, const Input& input, const Effects& effects)
     Chronicle::Events events;
     chronicle_.observe(now, input, effects, events);
     keep(now, events);
+    if (has_emptying(effects)) {
+        keep_state();
+    }
     const bool has_started = std::any_of(effects.begin(), effects.end(), [](const Effect& effect) {
         return std::holds_alternative<StartWorkers>(effect);
     });
@@ -223,6 +237,7 @@ rdzv::Progress RunEvents::progress() {
     node_watch_.add_gpu_figures(states);
     rdzv::Progress progress = progress_.tell(clock_now(), generation_, states);
     progress.memory = host_memory();
+    progress.log_lost = lost_text(output_.lost());
     if (base_rank_ == 0) {
         progress.store = agent_.store.operations();
     }
@@ -268,20 +283,8 @@ Result<rdzv::Watched::MakeText> RunEvents::metrics(rdzv::FiguresOf /*extent*/,
     return Error{ErrorCode::NotFound, "a ddprun has no /metrics: its rendezvous has them"};
 }
 
-Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
-    if (const Result<void> known = check_name(job); !known) {
-        return known.error();
-    }
+nlohmann::ordered_json RunEvents::workers_json() const {
     using nlohmann::ordered_json;
-    const Instant now = clock_now();
-    rdzv::RankBoard board;
-    const rdzv::Progress told = watched_progress();
-    board.take(now,
-               {.node = options_.identity.node,
-                .hostname = options_.identity.hostname,
-                .base_rank = base_rank_},
-               told);
-    board.judge(now, now);
     ordered_json workers = ordered_json::array();
     const std::vector<WorkerMoments> moments = agent_.moments(generation_);
     const std::vector<int> pids = agent_.pids();
@@ -293,8 +296,24 @@ Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
         }
         workers.push_back(std::move(worker));
     }
+    return workers;
+}
+
+nlohmann::ordered_json RunEvents::state_now(const rdzv::Progress& told) const {
+    using nlohmann::ordered_json;
+    const Instant now = clock_now();
+    rdzv::RankBoard board;
+    board.take(now,
+               {.node = options_.identity.node,
+                .hostname = options_.identity.hostname,
+                .base_rank = base_rank_},
+               told);
+    board.judge(now, now);
+    ordered_json workers = workers_json();
+    const std::size_t count = workers.size();
     ordered_json status = {
         {"v", rdzv::kEventSchema},
+        {"ended", false},
         {"job", options_.identity.job.value()},
         {"program", program_},
         {"executable", options_.command.front()},
@@ -307,7 +326,7 @@ Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
         {"waits_for", agent_.supervisor.explain()},
         {"workers", std::move(workers)},
         {"next_event", log_->next()},
-        {"ranks", ordered_json::parse(board.told().ranks_json(pids.size()))},
+        {"ranks", ordered_json::parse(board.told().ranks_json(count))},
         {"time", rdzv::time_use_json(log_->time_use(), clock_now(), unix_now())}};
     if (!options_.rendezvous.empty()) {
         status["rendezvous"] = options_.rendezvous;
@@ -322,6 +341,9 @@ Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
             status["stall"]["hostname"] = stall->culprit.host;
         }
     }
+    for (const LostLog& lost : output_.lost()) {
+        status["log_lost"].push_back(lost_json(lost));
+    }
     if (told.memory) {
         status["memory_bytes"] = told.memory->bytes;
         status["memory_limit_bytes"] = told.memory->limit_bytes;
@@ -330,9 +352,24 @@ Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
             status["memory_pressure"] = *told.memory->pressure_permille / kPermille;
         }
     }
-    return MakeText([status = std::move(status)] {
-        return status.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-    });
+    return status;
+}
+
+Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
+    if (const Result<void> known = check_name(job); !known) {
+        return known.error();
+    }
+    return MakeText([status = state_now(watched_progress())] { return line_of(status); });
+}
+
+/// For who looks at the run once it is over: nothing is known of its workers then.
+void RunEvents::keep_state() {
+    if (run_folder_.empty()) {
+        return;
+    }
+    nlohmann::ordered_json state = state_now(progress());
+    state.erase("ended");  // Whether it is, run.json says.
+    output_.keep(run_folder_ + "/" + kStateName, line_of(state));
 }
 
 void RunEvents::obey(const rdzv::OperatorOrder& order, const std::string& from,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
+#include <nlohmann/json.hpp>
 
 #include "agent/contract/effects.hpp"
 #include "agent/contract/inputs.hpp"
@@ -92,6 +93,9 @@ private:
     void tell_moments(std::optional<rdzv::Reached> reached);
     [[nodiscard]] rdzv::Progress progress();
     [[nodiscard]] rdzv::Progress watched_progress();
+    [[nodiscard]] nlohmann::ordered_json workers_json() const;
+    [[nodiscard]] nlohmann::ordered_json state_now(const rdzv::Progress& told) const;
+    void keep_state();
     [[nodiscard]] Result<void> check_name(const std::string& job) const;
     void look(bool have_ended);
     void estimate(Instant now, bool have_ended, Chronicle::Events& events);

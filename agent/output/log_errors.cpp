@@ -1,20 +1,13 @@
 #include "agent/output/log_errors.hpp"
 
-#include <string_view>
-
 #include <fmt/format.h>
 
 namespace ddprun::agent {
 
-namespace {
-
-/// system_error() ends a text with it.
 std::string_view reason_of(std::string_view what) {
     const std::size_t colon = what.rfind(": ");
     return colon == std::string_view::npos ? what : what.substr(colon + 2);
 }
-
-}  // namespace
 
 std::optional<std::string> LogErrors::take(Instant now, const Error& error) {
     // Of what has a limit nothing is lost for want of space.

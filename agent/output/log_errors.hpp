@@ -4,12 +4,16 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/error.hpp"
 #include "base/instant.hpp"
 #include "base/log_limits.hpp"
 
 namespace ddprun::agent {
+
+/// The last words of a failure's text: the system's reason, as system_error() puts it there.
+[[nodiscard]] std::string_view reason_of(std::string_view what);
 
 /// Decides which failures to write logs are said. Pure. One disk is full and one folder is
 /// forbidden for all workers alike: a reason (the last words of an error, the system's) is said

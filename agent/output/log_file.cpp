@@ -34,9 +34,9 @@ LogFile::LogFile(UniqueFd file, std::string path, const LogRotation& rotation)
     }
 }
 
-Result<void> LogFile::append(std::string_view bytes) {
+Result<void> LogFile::take(std::string_view& bytes) {
     if (rotation_.file_bytes_max == 0) {
-        return append_to_log(file_.get(), bytes, path_);
+        return take_into_log(file_.get(), bytes, path_);
     }
     Result<void> rotated;
     while (!bytes.empty()) {
@@ -45,12 +45,13 @@ Result<void> LogFile::append(std::string_view bytes) {
             rotated = rotate();
             count = rotated ? room_for(bytes) : bytes.size();
         }
-        const Result<void> written = append_to_log(file_.get(), bytes.substr(0, count), path_);
+        std::string_view piece = bytes.substr(0, count);
+        const Result<void> written = take_into_log(file_.get(), piece, path_);
+        size_ += count - piece.size();
+        bytes.remove_prefix(count - piece.size());
         if (!written) {
             return written;
         }
-        size_ += count;
-        bytes.remove_prefix(count);
     }
     return rotated;
 }

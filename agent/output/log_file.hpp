@@ -23,7 +23,10 @@ public:
     /// Writes all of `bytes`; on failure some of them may be written. If the full file cannot be
     /// given another name, or no new one can be made, it grows on, and this fails with
     /// LimitExceeded after having written everything; the next call tries again.
-    [[nodiscard]] Result<void> append(std::string_view bytes);
+    [[nodiscard]] Result<void> append(std::string_view bytes) { return take(bytes); }
+
+    /// The same; leaves in `bytes` what is not written.
+    [[nodiscard]] Result<void> take(std::string_view& bytes);
 
 private:
     LogFile(UniqueFd file, std::string path, const LogRotation& rotation);

@@ -236,6 +236,27 @@ void remove_dead_link(const std::string& log_dir) {
 
 }  // namespace
 
+nlohmann::ordered_json lost_json(const LostLog& lost) {
+    return {{"rank", lost.rank}, {"lines", lost.lines}, {"why", lost.why}};
+}
+
+std::vector<LostLog> lost_in(const nlohmann::json& note) {
+    std::vector<LostLog> found;
+    const auto list = note.find("log_lost");
+    if (list == note.end() || !list->is_array()) {
+        return found;
+    }
+    for (const nlohmann::json& one : *list) {
+        if (one.is_object() && one.contains("rank") && one["rank"].is_number_integer() &&
+            one.contains("lines") && one["lines"].is_number_integer()) {
+            found.push_back({.rank = one["rank"].get<int>(),
+                             .lines = one["lines"].get<std::uint64_t>(),
+                             .why = rdzv::text_in(one, "why")});
+        }
+    }
+    return found;
+}
+
 nlohmann::ordered_json run_note_json(const RunNote& note) {
     nlohmann::ordered_json object = {{"program", note.program},
                                      {"job", note.job},
@@ -256,6 +277,9 @@ nlohmann::ordered_json run_note_json(const RunNote& note) {
     }
     if (note.saving) {
         object["saving_ms"] = note.saving->count();
+    }
+    for (const LostLog& lost : note.lost) {
+        object["log_lost"].push_back(lost_json(lost));
     }
     if (!note.machine.boot_id.empty() || !note.machine.machine_id.empty()) {
         object["machine"] = {{"name", note.machine.name},
@@ -292,6 +316,7 @@ std::optional<RunNote> parse_run_note(std::string_view text) {
     if (const auto saving = number_of("saving_ms"); saving && *saving >= 0) {
         note.saving = Milliseconds(*saving);
     }
+    note.lost = lost_in(object);
     if (const auto machine = object.find("machine"); machine != object.end()) {
         note.machine = {.name = rdzv::text_in(*machine, "name"),
                         .boot_id = rdzv::text_in(*machine, "boot_id"),
@@ -347,7 +372,7 @@ Result<void> RunFolder::begin(Milliseconds now) {
 }
 
 Result<void> RunFolder::end(Milliseconds now, int exit_code, const std::string& text,
-                            std::optional<Milliseconds> saving) {
+                            std::optional<Milliseconds> saving, std::vector<LostLog> lost) {
     // A run without workers has a folder if its report was kept there.
     std::error_code failure;
     if (path_.empty() || !fs::is_directory(path_, failure)) {
@@ -359,6 +384,7 @@ Result<void> RunFolder::end(Milliseconds now, int exit_code, const std::string& 
     note_.exit_code = exit_code;
     note_.text = text;
     note_.saving = saving;
+    note_.lost = std::move(lost);
     const Result<void> noted = write_note();
     return begun ? noted : begun;
 }

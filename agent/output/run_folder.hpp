@@ -7,6 +7,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "agent/output/lost_lines.hpp"
 #include "base/instant.hpp"
 #include "base/os/machine_identity.hpp"
 #include "base/os/unique_fd.hpp"
@@ -27,10 +28,17 @@ struct RunNote {
     std::optional<int> exit_code = {};        ///< of its ddprun
     std::string text = {};                    ///< of its verdict; empty: there was none
     std::optional<Milliseconds> saving = {};  ///< how long its workers took to leave when asked
+    std::vector<LostLog> lost = {};           ///< of its workers' logs, by rank
     MachineIdentity machine = {};  ///< of its ddprun; of an older one only the name is known
 
     bool operator==(const RunNote&) const = default;
 };
+/// The file in such a folder that has what `/status` said when the workers had ended.
+inline constexpr const char* kStateName = "status.json";
+
+/// As it stands in `log_lost` of such a note, and of /status.
+[[nodiscard]] nlohmann::ordered_json lost_json(const LostLog& lost);
+[[nodiscard]] std::vector<LostLog> lost_in(const nlohmann::json& note);
 [[nodiscard]] nlohmann::ordered_json run_note_json(const RunNote& note);
 /// None: that is no such note.
 [[nodiscard]] std::optional<RunNote> parse_run_note(std::string_view json);
@@ -55,7 +63,8 @@ public:
     /// The ddprun exits: writes run.json anew, if the folder is there; on a full disk into the room
     /// that begin() has reserved, LogLimits::run_note_bytes_max.
     [[nodiscard]] Result<void> end(Milliseconds now, int exit_code, const std::string& text,
-                                   std::optional<Milliseconds> saving = {});
+                                   std::optional<Milliseconds> saving = {},
+                                   std::vector<LostLog> lost = {});
 
     [[nodiscard]] bool has_begun() const { return has_begun_; }
 

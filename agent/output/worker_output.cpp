@@ -350,6 +350,10 @@ std::optional<Instant> WorkerOutput::last_of(LocalRank local_rank) const {
     return ns == 0 ? std::nullopt : std::optional(Instant(std::chrono::nanoseconds(ns)));
 }
 
+std::vector<LostLog> WorkerOutput::lost() const {
+    return thread_->pump_.lost();
+}
+
 std::optional<Instant> WorkerOutput::first_after(Instant moment) const {
     std::optional<Instant> first;
     for (const auto& [local_rank, count] : counts_) {

@@ -10,11 +10,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <boost/asio/any_io_executor.hpp>
 
 #include "agent/contract/output_options.hpp"
 #include "agent/output/log_file.hpp"
+#include "agent/output/lost_lines.hpp"
 #include "base/instant.hpp"
 #include "base/os/unique_fd.hpp"
 #include "base/result.hpp"
@@ -137,6 +139,9 @@ public:
     [[nodiscard]] std::uint64_t bytes_of(LocalRank local_rank) const;
     /// When it has written last; none: it has not.
     [[nodiscard]] std::optional<Instant> last_of(LocalRank local_rank) const;
+
+    /// What the logs of this run's workers lack because it could not be written. Asks nobody.
+    [[nodiscard]] std::vector<LostLog> lost() const;
 
     /// When the first of the newest workers has written something after that moment, as far as
     /// their first pieces tell it.

@@ -149,7 +149,7 @@ void OutputPump::open(OpenedWorker opened) {
     if (!worker->log_dir.empty()) {
         for (const std::shared_ptr<Stream>& stream : worker->streams) {
             stream->log_dir = worker->log_dir;
-            open_file(*stream);
+            say_failure(open_file(*stream));
         }
         open_filters(*worker, origin, opened.choice);
     }
@@ -207,26 +207,25 @@ void OutputPump::set_console(Stream& stream, const LineOrigin& origin, const Out
     }
 }
 
-void OutputPump::open_file(Stream& stream) {
+Result<void> OutputPump::open_file(Stream& stream) {
     if (const Result<void> made = make_folders(stream.log_dir); !made) {
-        say_error(made.error());
-        return;
+        return made;
     }
     Result<LogFile> file =
         LogFile::open(fmt::format("{}/{}.log", stream.log_dir, stream.name()), options_.rotation);
     if (!file) {
-        say_error(file.error());
-        return;
+        return file.error();
     }
     stream.file = std::move(*file);
     if (options_.log_root.empty()) {
-        return;
+        return {};
     }
     // No worker that starts needs its link: all are made when all files are open.
     if (unlinked_.empty()) {
         boost::asio::post(io_, [this] { make_links(); });
     }
     unlinked_.emplace(stream.rank, stream.log_dir);
+    return {};
 }
 
 void OutputPump::make_links() {
@@ -336,11 +335,17 @@ void OutputPump::carry(Stream& stream, std::string_view bytes) {
 
 /// What the worker wrote, for those who read it later.
 void OutputPump::log(Stream& stream, std::string_view bytes) {
+    Result<void> logged;
+    std::string_view left = stream.log_dir.empty() ? std::string_view() : bytes;
     if (!stream.file && !stream.log_dir.empty()) {
-        open_file(stream);  // Perhaps there is room by now.
+        logged = open_file(stream);  // Perhaps there is room by now.
     }
     if (stream.file) {
-        say_failure(stream.file->append(bytes));
+        logged = stream.file->take(left);
+    }
+    say_failure(logged);
+    if (!left.empty()) {
+        lost_.add(stream.rank, left, logged.error());
     }
     stream.tail.add(bytes);
     if (stream.filter) {
@@ -470,7 +475,7 @@ void OutputPump::resume_paused() {
 
 void OutputPump::end_run(int exit_code, const std::string& text,
                          std::optional<Milliseconds> saving) {
-    say_failure(run_.end(unix_now(), exit_code, text, saving));
+    say_failure(run_.end(unix_now(), exit_code, text, saving, lost_.told()));
     if (run_.has_begun()) {
         say_failure(events_.begin());
     }

@@ -19,6 +19,7 @@
 #include "agent/output/line_splitter.hpp"
 #include "agent/output/line_tail.hpp"
 #include "agent/output/log_errors.hpp"
+#include "agent/output/lost_lines.hpp"
 #include "agent/output/run_folder.hpp"
 #include "agent/output/worker_output.hpp"
 
@@ -63,6 +64,8 @@ public:
     void open(OpenedWorker worker);
     [[nodiscard]] Collected collect(Generation generation, LocalRank local_rank);
     [[nodiscard]] OutputMeasure measure() const { return {bytes_read_, !paused_.empty()}; }
+    /// Any thread.
+    [[nodiscard]] std::vector<LostLog> lost() const { return lost_.told(); }
     void close(Generation generation);
     void follow_window();
     void end_run(int exit_code, const std::string& text, std::optional<Milliseconds> saving);
@@ -84,7 +87,7 @@ private:
 
     void add_stream(Worker& worker, StreamKind kind, StreamEnd end, const LineOrigin& origin,
                     const OutputChoice& choice);
-    void open_file(Stream& stream);
+    [[nodiscard]] Result<void> open_file(Stream& stream);
     void make_links();
     void open_filters(Worker& worker, const LineOrigin& origin, const OutputChoice& choice);
     void set_console(Stream& stream, const LineOrigin& origin, const OutputChoice& choice);
@@ -119,6 +122,7 @@ private:
     std::uint64_t bytes_read_ = 0;                     ///< of all streams there ever were
     std::size_t dropped_lines_ = 0;                    ///< own lines the console did not take
     LogErrors errors_;
+    LostLines lost_;
 };
 
 }  // namespace ddprun::agent

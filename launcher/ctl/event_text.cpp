@@ -50,18 +50,6 @@ std::string where_text(const json& event) {
     return host.empty() ? text : text + (text.empty() ? "on " : " on ") + host;
 }
 
-std::string end_text(const json& event) {
-    if (event.contains("hung")) {
-        return "hung";
-    }
-    return rdzv::describe_end({.exit_code = number(event, "exit_code"),
-                               .signal = number(event, "signal"),
-                               .exec_errno = number(event, "exec_errno"),
-                               .core_dumped = event.contains("core_dumped"),
-                               .keeper_lost = event.contains("keeper_lost"),
-                               .program = "the program"});
-}
-
 std::string seconds_text(const json& event, const char* name) {
     constexpr double kMilliseconds = 1000;
     return fmt::format("{:g} s", number(event, name).value_or(0) / kMilliseconds);
@@ -133,6 +121,18 @@ std::string what_text(const std::string& kind, const json& event) {
 }
 
 }  // namespace
+
+std::string end_text(const json& failure) {
+    if (failure.contains("hung")) {
+        return "hung";
+    }
+    return rdzv::describe_end({.exit_code = number(failure, "exit_code"),
+                               .signal = number(failure, "signal"),
+                               .exec_errno = number(failure, "exec_errno"),
+                               .core_dumped = failure.contains("core_dumped"),
+                               .keeper_lost = failure.contains("keeper_lost"),
+                               .program = "the program"});
+}
 
 std::string event_text(std::string_view line) {
     const json event = json::parse(line, nullptr, false);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "agent/output/run_folder.hpp"
 #include "base/printable.hpp"
 #include "launcher/ctl/json_field.hpp"
 #include "launcher/ctl/text_table.hpp"
@@ -111,6 +112,9 @@ std::string job_text(const std::string& answer) {
         constexpr double kPercent = 100;
         text += fmt::format("  slowest rank {}; the others wait for it {:.0f} % of the time\n",
                             said(slowest, "rank"), kPercent * slowest.value("cost_share", 0.0));
+    }
+    for (const agent::LostLog& lost : agent::lost_in(nlohmann::json(status))) {
+        text += fmt::format("  lost    {}\n", printable(agent::lost_text(lost), std::string::npos));
     }
     text += fmt::format("  time    {}\n", said(time, "text"));
     for (const ordered_json& restart : member(time, "restarts")) {

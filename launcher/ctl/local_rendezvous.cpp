@@ -1,16 +1,10 @@
 #include "launcher/ctl/local_rendezvous.hpp"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -22,6 +16,7 @@
 #include "base/split.hpp"
 #include "base/whole_number.hpp"
 #include "launcher/ctl/local_runs.hpp"
+#include "launcher/ctl/tcp_sockets.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 
 namespace ddprun::launcher {
@@ -33,7 +28,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kDaemon = "ddprun-rendezvous";
 
 template <typename Use>
-void for_each_in(const fs::path& folder, Use use) {
+void visit_folder(const fs::path& folder, Use use) {
     std::error_code failure;
     for (fs::directory_iterator it(folder, failure), end; !failure && it != end;
          it.increment(failure)) {
@@ -50,7 +45,7 @@ bool is_own_daemon(const fs::path& process) {
 
 /// "socket:[4711]" of each descriptor, the number alone.
 void add_sockets(const fs::path& process, std::set<std::string>& inodes) {
-    for_each_in(process / "fd", [&inodes](const fs::path& descriptor) {
+    visit_folder(process / "fd", [&inodes](const fs::path& descriptor) {
         constexpr std::string_view kStart = "socket:[";
         std::error_code failure;
         const std::string target = fs::read_symlink(descriptor, failure).string();
@@ -60,70 +55,26 @@ void add_sockets(const fs::path& process, std::set<std::string>& inodes) {
     });
 }
 
-template <typename Number>
-Number hexadecimal(std::string_view digits) {
-    constexpr int kBase = 16;
-    Number number = 0;
-    std::from_chars(digits.data(), digits.data() + digits.size(), number, kBase);
-    return number;
-}
-
-/// "0100007F:72D8" of /proc/net/tcp, or 32 digits of tcp6: words in the machine's byte order. An
-/// address for all is shown as that of the loopback.
-std::optional<rdzv::Endpoint> endpoint_of(std::string_view text) {
-    constexpr std::size_t kDigits = 8;  // of a word
-    const std::size_t colon = text.find(':');
-    if (colon == std::string_view::npos) {
-        return std::nullopt;
-    }
-    std::array<std::uint32_t, 4> words{};
-    const std::size_t count = colon / kDigits;
-    for (std::size_t i = 0; i < std::min(count, words.size()); ++i) {
-        words.at(i) = hexadecimal<std::uint32_t>(text.substr(i * kDigits, kDigits));
-    }
-    const auto port = hexadecimal<std::uint16_t>(text.substr(colon + 1));
-    const bool is_v6 = count == words.size();
-    if (std::all_of(words.begin(), words.end(), [](std::uint32_t word) { return word == 0; })) {
-        return rdzv::Endpoint{is_v6 ? "::1" : "127.0.0.1", port};
-    }
-    std::array<char, INET6_ADDRSTRLEN> shown{};
-    ::inet_ntop(is_v6 ? AF_INET6 : AF_INET, words.data(), shown.data(), shown.size());
-    return rdzv::Endpoint{shown.data(), port};
-}
-
-/// Those of `table` that listen, and have one of these inodes.
-void add_listening(const char* table, const std::set<std::string>& inodes,
-                   std::vector<std::string>& places) {
-    constexpr std::size_t kAddress = 1;
-    constexpr std::size_t kState = 3;
-    constexpr std::size_t kInode = 9;
-    std::ifstream file(table);
-    std::string line;
-    std::getline(file, line);  // the names of the columns
-    while (std::getline(file, line)) {
-        std::vector<std::string_view> words = split(line, ' ');
-        std::erase(words, "");
-        if (words.size() <= kInode || words[kState] != "0A" ||
-            !inodes.contains(std::string(words[kInode]))) {
-            continue;
-        }
-        if (const std::optional<rdzv::Endpoint> endpoint = endpoint_of(words[kAddress])) {
-            places.push_back(rdzv::to_string(*endpoint));
-        }
-    }
+/// For whoever connects to what listens at `address`, perhaps at all of this machine's.
+std::string way_to(const std::string& address) {
+    return address == "0.0.0.0" ? "127.0.0.1" : address == "::" ? "::1" : address;
 }
 
 std::vector<std::string> daemons_here() {
     std::set<std::string> inodes;
-    for_each_in("/proc", [&inodes](const fs::path& process) {
+    visit_folder("/proc", [&inodes](const fs::path& process) {
         if (whole_number<int>(process.filename().string()) && is_own_daemon(process)) {
             add_sockets(process, inodes);
         }
     });
     std::vector<std::string> places;
-    if (!inodes.empty()) {
-        add_listening("/proc/net/tcp", inodes, places);
-        add_listening("/proc/net/tcp6", inodes, places);
+    if (inodes.empty()) {
+        return places;
+    }
+    for (const TcpSocket& socket : tcp_sockets()) {
+        if (socket.remote.port == 0 && inodes.contains(socket.inode)) {
+            places.push_back(rdzv::to_string({way_to(socket.local.host), socket.local.port}));
+        }
     }
     return places;
 }

@@ -31,6 +31,7 @@ constexpr std::array kVerbs = {
     Verb{"stacks", kRuns, "Show where the workers of a job are now", declare_stacks},
     Verb{"report", kRuns, "Print the report of a run, or pack what helps into a file",
          declare_report},
+    Verb{"page", kRuns, "Serve the page of a run that is over, from its folder", declare_page},
     Verb{"logs", kLogs, "Show what workers wrote, on this node or on all", declare_logs},
     Verb{"runs", kLogs, "List the runs in this node's log folder", declare_runs},
     Verb{"clean", kLogs, "Remove runs that are over from the log folder", declare_clean},

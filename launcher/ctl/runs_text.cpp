@@ -25,14 +25,6 @@ constexpr std::size_t kProgramColumns = 24;
 constexpr std::size_t kTextColumns = 60;
 constexpr std::size_t kHostColumns = 24;
 
-std::string run_time_text(std::optional<Milliseconds> time) {
-    if (!time) {
-        return "-";
-    }
-    const std::time_t seconds = time->count() / 1000;
-    return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(seconds));
-}
-
 constexpr std::array<std::pair<std::string_view, RunState>, 5> kRunStateNames = {{
     {"running", RunState::Held},
     {"over", RunState::Over},
@@ -47,7 +39,14 @@ std::string ended_text(const FoundRun& run) {
         return run_time_text(run.note.ended);
     }
     return run.state == RunState::Elsewhere ? "? on " + printable(run.note.hostname, kHostColumns)
-                                            : std::string(rdzv::word_of(run.state, kRunStateNames));
+                                            : state_name(run.state);
+}
+
+/// How it ended, and what its logs lack.
+std::string why_text(const agent::RunNote& note) {
+    const std::string text = printable(note.text, kTextColumns);
+    const std::string lost = printable(agent::lost_text(note.lost), std::string::npos);
+    return text + (text.empty() || lost.empty() ? "" : "; ") + lost;
 }
 
 TableRow row_of_run(const FoundRun& run) {
@@ -58,10 +57,22 @@ TableRow row_of_run(const FoundRun& run) {
             run_time_text(run.note.started),
             ended_text(run),
             run.note.exit_code ? std::to_string(*run.note.exit_code) : "-",
-            printable(run.note.text, kTextColumns)};
+            why_text(run.note)};
 }
 
 }  // namespace
+
+std::string run_time_text(std::optional<Milliseconds> time) {
+    if (!time) {
+        return "-";
+    }
+    const std::time_t seconds = time->count() / 1000;
+    return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(seconds));
+}
+
+std::string state_name(RunState state) {
+    return std::string(rdzv::word_of(state, kRunStateNames));
+}
 
 std::string runs_text(const std::vector<FoundRun>& runs) {
     std::vector<TableRow> rows = {{"RUN", "PROGRAM", "STARTED", "ENDED", "EXIT", "WHY"}};
@@ -77,7 +88,7 @@ std::string runs_json(const std::vector<FoundRun>& runs) {
         using nlohmann::ordered_json;
         ordered_json object = agent::run_note_json(run.note);
         object["run"] = run.path;
-        object["state"] = rdzv::word_of(run.state, kRunStateNames);
+        object["state"] = state_name(run.state);
         text += object.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
     }
     return text;

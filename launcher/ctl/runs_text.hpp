@@ -1,11 +1,19 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "agent/output/run_folder.hpp"
+#include "base/instant.hpp"
 
 namespace ddprun::launcher {
+
+/// "2026-11-22 18:20:33", of this machine's clock; "-": no time.
+[[nodiscard]] std::string run_time_text(std::optional<Milliseconds> time);
+
+/// "running", "over", "killed", "elsewhere" or "unclear".
+[[nodiscard]] std::string state_name(agent::RunState state);
 
 /// The runs as people read them: a table, with times of this machine's clock.
 [[nodiscard]] std::string runs_text(const std::vector<agent::FoundRun>& runs);

@@ -81,6 +81,9 @@ std::string notes_text(const NodeStatus& node, bool is_stalled) {
     if (node.containment == names_of(ContainmentLevel::Session).word) {
         notes.emplace_back("its workers may leave processes behind");
     }
+    if (!node.log_lost.empty()) {
+        notes.push_back(clean(node.log_lost));
+    }
     if (node.finished > 0) {
         notes.push_back(fmt::format("{} of {} ranks done", node.finished, node.slots));
     }

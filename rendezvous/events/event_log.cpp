@@ -14,7 +14,12 @@ const std::string& EventLog::add(const Event& event, Instant now, Milliseconds u
         counts_.take(event);
     }
     const Milliseconds ago = std::chrono::duration_cast<Milliseconds>(now - event.at);
-    lines_.push_back(event_line(event, next_, unix_now - ago, limits_.event_text_bytes_max));
+    keep(event_line(event, next_, unix_now - ago, limits_.event_text_bytes_max));
+    return lines_.back();
+}
+
+void EventLog::keep(std::string line) {
+    lines_.push_back(std::move(line));
     ++next_;
     bytes_ += lines_.back().size();
     while (lines_.size() > limits_.events_kept_max ||
@@ -22,7 +27,6 @@ const std::string& EventLog::add(const Event& event, Instant now, Milliseconds u
         bytes_ -= lines_.front().size();
         lines_.pop_front();
     }
-    return lines_.back();
 }
 
 void EventLog::pass(const std::string& about, std::string line) {

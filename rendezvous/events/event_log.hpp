@@ -26,6 +26,9 @@ public:
     /// Returns its line; it is valid until the next call.
     const std::string& add(const Event& event, Instant now, Milliseconds unix_now);
 
+    /// Adds an event that was made before, as its line. It counts nowhere else.
+    void restore(std::string line) { keep(std::move(line)); }
+
     /// As TimeUse::note_told(); no event.
     void note_told(Generation generation, const std::optional<std::uint64_t>& step,
                    Duration checkpointing) {
@@ -56,6 +59,8 @@ public:
     [[nodiscard]] const EventCounts& counts() const { return counts_; }
 
 private:
+    void keep(std::string line);
+
     Limits limits_;
     EventsOf whose_;
     TimeUse time_use_;

@@ -124,7 +124,8 @@ void RankBoard::take(Instant now, const NodeOfRanks& node, const Progress& progr
                   .step = {},
                   .step_ns = {},
                   .memory = progress.memory,
-                  .store = progress.store};
+                  .store = progress.store,
+                  .log_lost = progress.log_lost};
     const std::string quoted_node = quoted(node.node.value());
     for (const RankProgress& rank : progress.ranks) {
         look_at(Rank(node.base_rank + rank.local_rank.value()), rank);

@@ -45,6 +45,7 @@ struct NodeTold {
     std::optional<std::uint64_t> step_ns;  ///< the longest of its ranks
     std::optional<HostMemory> memory;
     std::vector<StoreOperations> store;
+    std::string log_lost;
 };
 
 /// How far the ranks of a generation were at one moment; copying it copies no texts. Pure.

@@ -29,6 +29,7 @@ void add_pace(JobStatus& job, const RankBoard& board) {
         }
         node.step = told->step;
         node.step_ns = told->step_ns;
+        node.log_lost = told->log_lost;
         if (told->memory) {
             node.memory_bytes = told->memory->bytes;
             node.memory_limit_bytes = told->memory->limit_bytes;

@@ -58,6 +58,7 @@ struct NodeStatus {
     std::optional<std::uint64_t> memory_bytes;  ///< as HostMemory has it, as the next two
     std::optional<std::uint64_t> memory_limit_bytes;
     std::optional<int> memory_pressure_permille;
+    std::string log_lost;  ///< as Progress has it
 
     bool operator==(const NodeStatus&) const = default;
 };

@@ -85,6 +85,7 @@ void visit_fields(Is<NodeStatus> auto& node, auto& visit) {
     visit_natural(visit, "memory_bytes", node.memory_bytes);
     visit_natural(visit, "memory_limit_bytes", node.memory_limit_bytes);
     visit.number("memory_pressure_permille", node.memory_pressure_permille, 0, 1000);
+    visit.text("log_lost", node.log_lost);
 }
 
 void visit_fields(Is<AbsentStatus> auto& node, auto& visit) {

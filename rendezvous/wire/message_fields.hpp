@@ -323,6 +323,7 @@ void visit_fields(Is<Progress> auto& progress, auto& visit) {
     visit.objects("ranks", progress.ranks, static_cast<std::size_t>(visit.limits().slots_max));
     visit.object("memory", progress.memory);
     visit.objects("store", progress.store, kStoreOperationsMax);
+    visit.text("log_lost", progress.log_lost);
 }
 
 void visit_fields(Is<WorkersRead> auto& read, auto& visit) {

@@ -344,6 +344,7 @@ struct Progress {
     std::vector<RankProgress> ranks;
     std::optional<HostMemory> memory;
     std::vector<StoreOperations> store;  ///< of the node that has it
+    std::string log_lost;  ///< what could not be written to logs, for people; empty: all could
 
     bool operator==(const Progress&) const = default;
 };

@@ -30,7 +30,7 @@ NEEDS_SECRET = "orders need --operator-secret-file FILE"
 TLS = "--tls-ca {ca} --tls-cert {cert} --tls-key {key}"
 TLS_ELSE = "--tls_ca {ca} --tls_cert {cert} --tls_key {key}"
 
-VERBS = ["status", "jobs", "events", "stacks", "report", "logs", "runs", "clean", "drain",
+VERBS = ["status", "jobs", "events", "stacks", "report", "page", "logs", "runs", "clean", "drain",
          "restart", "hold", "release", "quarantine", "grow", "shrink", "stop", "token", "doctor"]
 
 # Line, exit code, expression that is found in what is written.
@@ -61,7 +61,11 @@ TAKEN = [
     ("status --json --log_dir={logs} none", 1, NO_RUN),
     ("status jobs", 1, "no run here is jobs"),  # the name of a run
     ("status -- none", 1, NO_RUN),
-    ("status gone", 1, "no run here is gone"),  # at work
+    ("status gone", 0, r"^job gone: over, exit code 0: every rank exited 0\n  ended   "),
+    ("status {run}", 0, "^job gone: over"),
+    ("status {name} --log-dir {logs}", 0, "next    ddpctl report {name} --log-dir {logs}\n"),
+    ("status gone --json", 0, r'^{{"v":1,"ended":true,"state":"over","job":"gone",[^\n]*}}\n$'),
+    ("status .", 1, r"^ddpctl: \. has no run.json: it is no folder of a run\n$"),
     ("jobs", 0, "^"),
     ("jobs --json --log-dir {logs}", 0, "^"),
     ("jobs --log_dir {logs}", 0, "^"),
@@ -91,11 +95,11 @@ TAKEN = [
     ("stacks none --rank 0 2", 1, NO_RUN),
     ("stacks none --rank 0 --rank 2", 1, NO_RUN),
     ("stacks --all none --log_dir {logs}", 1, NO_RUN),
-    ("stacks none", 1, NO_RUN + ".*; no rendezvous answers at "),
+    ("stacks none", 1, NO_RUN + r".*; the rendezvous at \S+: there is no job none"),
     ("stacks none --node gpu-07", 1, NO_RUN),
-    ("stacks a --rdzv-endpoint {there}", 1, "no node of job a is here"),
+    ("stacks a --rdzv-endpoint {there}", 1, "there is no job a"),
     ("stacks a --rdzv-endpoint {nobody}", 69, NO_ANSWER),
-    ("stacks a --rank 0,2 --rdzv_endpoint {there}", 1, "no node of job a is here that has that"),
+    ("stacks a --rank 0,2 --rdzv_endpoint {there}", 1, "there is no job a"),
     ("stacks a --rdzv-endpoint {there} --http-token-file {secret}", 2, NOT_ITS),
     ("stacks a --rdzv-endpoint {there} --operator-secret-file {missing}", 1, "missing"),
     (f"stacks a --rdzv-endpoint localhost:1 {TLS}", 2, "tls-"),
@@ -108,6 +112,10 @@ TAKEN = [
     ("report --bundle={file} --log_dir {logs} gone", 0, "^{file}: "),
     ("report gone --bundle {missing}/x", 2, "name another file with --bundle"),
     ("report none --bundle {file} --log-dir {logs}", 1, NO_RUN),
+    ("page none", 1, NO_RUN),
+    ("page none --log-dir {logs} --node gpu-07", 1, NO_RUN),
+    ("page .", 1, r"^ddpctl: \. has no run.json: it is no folder of a run\n$"),
+    ("page gone --node elsewhere", 1, "job gone has no node elsewhere"),
     ("logs", 0, r"^\[0\] said by 0\n\[1\] said by 1\n$"),
     ("logs --rank 0", 0, "^said by 0\n$"),
     ("logs --rank 0,1 -f", 0, "said by 1"),

@@ -8,11 +8,15 @@ Other tests' jobs run on this machine, too, and are found: names are this proces
 import json
 import os
 import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import unittest
+import urllib.error
+import urllib.request
 
 PATIENCE_S = 120  # on a machine that has no time for it
 BIN = ""
@@ -42,11 +46,11 @@ class FindingJobs(unittest.TestCase):
     def name(self, word):
         return f"{word}{os.getpid()}"
 
-    def start(self, program, *arguments, **variables):
+    def start(self, program, *arguments, preexec_fn=None, **variables):
         started = subprocess.Popen(
             [os.path.join(BIN, program), *arguments], cwd=self.folder, text=True,
             stdin=subprocess.DEVNULL, env={**self.environment, **variables},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=preexec_fn)
         self.addCleanup(started.stdout.close)
         self.addCleanup(started.wait)
         self.addCleanup(started.kill)
@@ -159,6 +163,8 @@ class FindingJobs(unittest.TestCase):
                       self.ctl("stacks", job, "--node", "elsewhere", code=1).stderr)
 
         self.assertEqual(self.ctl("report", job).stdout.count(f"job {job}: worker"), 2)
+        self.assertIn("its rendezvous has the page: http://",
+                      self.ctl("page", job, code=1).stderr)
         self.assertIn("choose one with --node",
                       self.ctl("report", job, "--bundle", "bundle", code=1).stderr)
         self.ctl("report", job, "--bundle", "bundle", "--node", names[1])
@@ -178,6 +184,109 @@ class FindingJobs(unittest.TestCase):
         self.assertIn("its nodes on this machine are asked instead", answered.stderr)
         self.assertEqual(answered.stdout.count(f"job {job}: worker"), 2)
         self.end(*nodes)
+
+    def test_a_job_that_is_over_is_answered_from_its_folders(self):
+        daemon = self.start("ddprun-rendezvous", "--port", "0")
+        endpoint = self.wait_for(daemon, r"listening on (127\.0\.0\.1:\d+)").group(1)
+        job, killed = self.name("over"), self.name("killed")
+        nodes = self.two_nodes(job, endpoint, CODE="17")
+        other = self.start_node(killed)
+        self.begin(*nodes, other)
+        other.kill()
+        other.wait(PATIENCE_S)
+        self.end(*nodes, code=17)
+        daemon.kill()
+        daemon.wait(PATIENCE_S)
+
+        text = self.ctl("status", job).stdout
+        self.assertRegex(text, rf"^job {job}: over, exit code 17: rank \d on \S+ exited with")
+        self.assertRegex(text, r"(?m)^  ended   20[^\n]*, started 20")
+        self.assertRegex(text, r"(?m)^  failed  rank \d on \S+ exited with code 17: rank \d begins")
+        self.assertEqual(len(re.findall(r"(?m)^  logs    /\S+ of \S+, exit code 17$", text)), 2)
+        # What it names may be typed.
+        commands = re.findall(r"(?m)^(?:  next|      )    (ddpctl .*)$", text)
+        self.assertEqual([command.split()[1] for command in commands], ["report", "logs", "page"])
+        for command in commands[:2]:
+            self.assertTrue(self.ctl(*command.split()[1:]).stdout)
+        told = json.loads(self.ctl("status", job, "--json").stdout)
+        self.assertIs(told["ended"], True)
+        self.assertEqual((told["exit_code"], told["verdict"]), (17, "failed"))
+        self.assertEqual(len(told["nodes"]), 2)
+        self.assertEqual({failed["exit_code"] for failed in told["failed"]}, {17})
+
+        self.check_page(job, exit_code=17)
+
+        text = self.ctl("status", killed).stdout
+        self.assertRegex(text, rf"^job {killed}: its ddprun was killed, and has left no verdict\n")
+        self.assertEqual(json.loads(self.ctl("status", killed, "--json").stdout)["state"], "killed")
+        self.check_page(killed, exit_code=None)
+        self.assertIn("no run here is nothing", self.ctl("status", "nothing", code=1).stderr)
+
+    def check_page(self, job, exit_code):
+        """The page of a job that is over, from a folder of it."""
+        page = self.start("ddpctl", "page", job)
+        address = page.stdout.readline().strip()
+        self.assertRegex(address, r"^http://127\.0\.0\.1:\d+/$")
+
+        def ask(path, **headers):
+            request = urllib.request.Request(address + path, headers=headers)
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                return answer.read().decode()
+
+        self.assertIn("page.js", ask(""))
+        [told] = json.loads(ask("status"))["jobs"]
+        self.assertEqual((told["job"], told["phase"], told.get("exit_code"), told["recorded"]),
+                         (job, "closed", exit_code, True))
+        [node] = told["nodes"]
+        ranks = list(range(node["base_rank"], node["base_rank"] + node["slots"]))
+        self.assertEqual(len(ranks), 2)
+        if exit_code is not None:  # A ddprun that was killed could not keep it.
+            self.assertEqual([rank["rank"] for rank in told["ranks"]], ranks)
+            self.assertEqual({rank["phase"] for rank in told["ranks"]}, {"failed"})
+        stream = ask("events?follow=1", Accept="text/event-stream")  # It ends.
+        kinds = [json.loads(line[6:])["event"] for line in stream.splitlines()
+                 if line.startswith("data: ")]
+        self.assertEqual(kinds[0], "begun")
+        self.assertEqual("verdict" in kinds, exit_code is not None)
+        logs = ask(f"logs?job={job}&rank={ranks[1]}&lines=200")
+        self.assertRegex(logs, rf"^\[{ranks[1]} \S+\] rank {ranks[1]} begins\n$")
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            ask(f"stacks?job={job}&rank={ranks[1]}")
+        self.assertIn("its workers have ended", refused.exception.read().decode())
+        refused.exception.close()
+        if os.geteuid() == 0:  # Nobody else is answered.
+            other = subprocess.run(
+                [sys.executable, "-c", f"import urllib.request as r; r.urlopen('{address}')"],
+                user=65534, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+            self.assertRegex(other.stderr, "closed connection|reset by peer")
+        page.send_signal(signal.SIGINT)
+        self.assertEqual(page.wait(PATIENCE_S), 0)
+
+    def test_lines_that_logs_have_lost_are_told(self):
+        endpoint = self.start_daemon()
+        job = self.name("lost")
+        with open(self.path("worker"), "w", encoding="utf-8") as file:
+            file.write(WORKER.replace("while", "test $RANK = 1 && seq -f 'line %06g' 20000\nwhile"))
+
+        def small_files():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000))
+
+        node = self.start_node(job, "--nnodes", "1:2", "--rdzv-endpoint", endpoint, "--rdzv-conf",
+                               "last_call_timeout=0", "--redirects", "3",
+                               preexec_fn=small_files)
+        said = self.wait_for(node, "writing the log file .*: File too large")
+        self.assertTrue(said)
+        lost = r"rank 1: 11,66\d lines of its log were lost: File too large"
+        while not re.search(rf"(?m)^  lost    {lost}$", self.ctl("status", job).stdout):
+            self.assertIsNone(node.poll())
+        [told] = json.loads(self.ctl("status", job, "--json").stdout)["log_lost"]
+        self.assertEqual((told["rank"], told["why"]), (1, "File too large"))
+        # The rendezvous hears of it from the node.
+        self.assertRegex(self.ctl("status", "--rdzv-endpoint", endpoint).stdout, lost)
+        self.end(node)
+        self.assertRegex(self.ctl("status", job).stdout, rf"(?m)^  lost    {lost}$")
+        self.assertRegex(self.ctl("runs", "--rdzv-id", job).stdout, rf"every rank exited 0; {lost}")
 
     @staticmethod
     def ranks_of(text):

@@ -119,7 +119,8 @@ class Both:
 
 def same_of_every_run(seen):
     """Without what no two runs share, cold ones neither."""
-    seen.pop("log events.jsonl", None)  # It has the times.
+    for name in ("events.jsonl", "status.json"):  # They have the times.
+        seen.pop(f"log {name}", None)
     for place, it in seen.items():
         if re.search("environment (MASTER_PORT|TORCHELASTIC_RUN_ID|DDPRUN_RUN_ID)$", place):
             seen[place] = re.sub("[0-9a-f]", "x", it)

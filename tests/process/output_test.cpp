@@ -35,6 +35,8 @@
 #include "agent/output/event_file.hpp"
 #include "agent/output/log_errors.hpp"
 #include "agent/output/log_file.hpp"
+#include "agent/output/lost_lines.hpp"
+#include "agent/output/run_folder.hpp"
 #include "agent/output/worker_output.hpp"
 #include "base/rng.hpp"
 #include "tests/support/catch.hpp"
@@ -54,6 +56,9 @@ using ddprun::agent::Collected;
 using ddprun::agent::EventFile;
 using ddprun::agent::LogErrors;
 using ddprun::agent::LogFile;
+using ddprun::agent::lost_text;
+using ddprun::agent::LostLines;
+using ddprun::agent::LostLog;
 using ddprun::agent::OutputChoice;
 using ddprun::agent::OutputOptions;
 using ddprun::agent::OutputPipes;
@@ -826,6 +831,57 @@ TEST_CASE("a failure of the logs that lasts is said again at intervals, with how
               .value_or("") == "ddprun: it grows on: No space left on device");
     // More reasons than are remembered are all said.
     CHECK_FALSE(line(1002, "opening c: Permission denied").empty());
+}
+
+TEST_CASE("lines that could not be written to a log are counted for its rank") {
+    Fixture fixture;
+    OutputPipes well = fixture.open(0);
+    OutputPipes full = fixture.open(3);
+    write_all(well.out, "fits\n");
+    static_cast<void>(fixture.collect(0));
+    CHECK(fixture.output().lost().empty());
+    {
+        const NoMoreBytes limit(20);
+        write_all(full.out, "0123456789\n0123456789\n0123456789\n");
+        static_cast<void>(fixture.collect(3));
+        write_all(full.err, "01234567890123456789 and no end");
+        static_cast<void>(fixture.collect(3));
+    }
+    CHECK(fixture.log(3, "stdout.log") == "0123456789\n012345678");
+    const std::vector<LostLog> lost = fixture.output().lost();
+    REQUIRE(lost.size() == 1);
+    CHECK(lost.front() == LostLog{.rank = 3, .lines = 2, .why = "File too large"});
+    fixture.output().end_run(1, "over", {});
+    fixture.end();
+    const auto note = ddprun::agent::read_run_note(fixture.options.log_root);
+    REQUIRE(note.has_value());
+    CHECK(note->lost == lost);
+}
+
+TEST_CASE("a log that cannot be made loses all lines, and less than a line counts as one") {
+    Fixture fixture;
+    std::ofstream(fixture.dir / "logs") << "a file, and no folder";
+    OutputPipes pipes = fixture.open(1);
+    write_all(pipes.out, "no end");
+    static_cast<void>(fixture.collect(1));
+    REQUIRE(fixture.output().lost().size() == 1);
+    CHECK(fixture.output().lost().front().lines == 1);
+    CHECK(fixture.output().lost().front().why == "Not a directory");
+}
+
+TEST_CASE("what logs have lost is told in a line, of many ranks by the worst one") {
+    CHECK(lost_text(std::vector<LostLog>()).empty());
+    const LostLog few{.rank = 1, .lines = 1, .why = "Input/output error"};
+    const LostLog many{.rank = 3, .lines = 1234567, .why = "No space left on device"};
+    CHECK(lost_text(few) == "rank 1: 1 line of its log was lost: Input/output error");
+    CHECK(lost_text({few, many}) ==
+          "rank 3: 1,234,567 lines of its log were lost: No space left on device; 1 other rank "
+          "lost some, too");
+    LostLines lines;
+    for (int rank = 0; rank < 2000; ++rank) {
+        lines.add(Rank(rank), "a\n", {ErrorCode::System, "writing: no"});
+    }
+    CHECK(lines.told().size() == ddprun::LogLimits().lost_ranks_max);
 }
 
 TEST_CASE("without a log folder there are no files") {

@@ -2,8 +2,11 @@
 #include <optional>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "agent/output/run_folder.hpp"
 #include "base/limits.hpp"
+#include "launcher/ctl/ended_job.hpp"
 #include "launcher/ctl/jobs_text.hpp"
 #include "launcher/ctl/local_rendezvous.hpp"
 #include "launcher/ctl/local_runs.hpp"
@@ -97,11 +100,50 @@ int show_nodes(const StatusOptions& options, const std::vector<std::string>& fol
     return code;
 }
 
+int show_ended(const StatusOptions& options, const std::vector<std::string>& folders) {
+    if (!agent::read_run_note(folders.front())) {
+        return complain_of_run(
+            {ErrorCode::NotFound,
+             fmt::format("{} has no run.json: it is no folder of a run", folders.front())});
+    }
+    const nlohmann::ordered_json job = ended_job(folders, options.log_dir);
+    if (options.wants_json) {
+        fmt::print("{}\n",
+                   job.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    } else {
+        fmt::print("{}", ended_job_text(job));
+    }
+    return kExitSuccess;
+}
+
+/// No run here is meant: `none` says so. A rendezvous that is known here may have the job.
+int show_elsewhere(const StatusOptions& options, const Error& none) {
+    const std::string named = rendezvous_named(options.connection);
+    const std::vector<std::string> places =
+        named.empty() ? rendezvous_to_ask(log_dir_of(options.log_dir), options.run)
+                      : std::vector<std::string>{named};
+    const std::string list = fmt::format("{}", fmt::join(places, ","));
+    const Result<rdzv::ControlAnswer> answer = ask_all(options.connection, list, options.run);
+    if (answer && !answer->reply.jobs.empty()) {
+        print_answer(options, *answer);
+        return kExitSuccess;
+    }
+    return complain_of_run(
+        {none.code, fmt::format("{}; {}", none.what,
+                                answer ? fmt::format("nor has the rendezvous at {} that job",
+                                                     to_string(answer->from))
+                                       : answer.error().what)});
+}
+
 int show_here(const StatusOptions& options) {
-    const Result<ChosenJob> chosen =
-        choose_job({.log_dir = log_dir_of(options.log_dir), .name = options.run});
+    const Result<ChosenJob> chosen = choose_job(
+        {.log_dir = log_dir_of(options.log_dir), .name = options.run, .takes_ended = true});
     if (!chosen) {
-        return complain_of_run(chosen.error());
+        return chosen.error().code == ErrorCode::NotFound ? show_elsewhere(options, chosen.error())
+                                                          : complain_of_run(chosen.error());
+    }
+    if (!chosen->is_at_work) {
+        return show_ended(options, chosen->folders);
     }
     return chosen->folders.size() == 1 ? show_run(options, chosen->folders.front())
                                        : show_nodes(options, chosen->folders);
@@ -240,8 +282,9 @@ Action declare_status(CLI::App& verb) {
 A rendezvous shows what each job waits for, its nodes and what happened last,
 the ddprun of a run here workers, steps and where the time went. With
 --rdzv-endpoint RUN is a job there.
-Without a name all jobs are shown that are known here: those of each rendezvous
-of this user's runs and daemons, and runs of one node.
+Of a run that is over, its folder tells. Without a name all jobs are shown that
+are known here: those of each rendezvous of this user's runs and daemons, and
+runs of one node.
 
 examples:
   ddpctl status llama --rdzv-endpoint head:29400

@@ -11,6 +11,7 @@ namespace ddprun::launcher {
 [[nodiscard]] Action declare_events(CLI::App& verb);
 [[nodiscard]] Action declare_stacks(CLI::App& verb);
 [[nodiscard]] Action declare_report(CLI::App& verb);
+[[nodiscard]] Action declare_page(CLI::App& verb);
 [[nodiscard]] Action declare_logs(CLI::App& verb);
 [[nodiscard]] Action declare_node_logs(CLI::App& verb);
 [[nodiscard]] Action declare_runs(CLI::App& verb);

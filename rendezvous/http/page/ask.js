@@ -82,12 +82,13 @@ async function* messages(answer) {
 
 /**
  * Follows the events of a job until stop(). `hears(events)` gets them in order, `isAt()` tells the
- * last one that was kept, `begins()` is called when what was kept is of another life of the stream,
- * `says(text)` how the stream is: '' while it comes. A fetch, not an EventSource: that has no headers.
+ * last one that was kept, `isOver()` that none comes once the stream has ended, `begins()` is called
+ * when what was kept is of another life of the stream, `says(text)` how the stream is: '' while it
+ * comes. A fetch, not an EventSource: that has no headers.
  */
 export class Stream {
-  constructor(job, {hears, isAt, begins, says}) {
-    Object.assign(this, {job, hears, isAt, begins, says});
+  constructor(job, {hears, isAt, isOver, begins, says}) {
+    Object.assign(this, {job, hears, isAt, isOver, begins, says});
     this.aborting = new AbortController();
     this.failures = 0;
     this.run();
@@ -102,7 +103,7 @@ export class Stream {
       let why = 'the stream has ended';
       try {
         await this.once();
-        if (this.isAt()?.event === 'verdict') {
+        if (this.isOver()) {
           this.says('the job is over');
           return;
         }

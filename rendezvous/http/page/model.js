@@ -168,7 +168,8 @@ export function sentenceOf(job, story) {
   const failed = [...story.failed.values()];
   switch (job.phase) {
     case 'closed':
-      return sentence(`${job.verdict || 'the job is over'} (exit code ${job.exit_code})`);
+      return sentence(`${job.verdict || 'the job is over'}${
+        job.exit_code === undefined ? '' : ` (exit code ${job.exit_code})`}`);
     case 'adopting':
       return sentence(waits || 'this rendezvous was started again and asks the nodes what they run');
     case 'stopping':
@@ -231,6 +232,7 @@ export function concernOf(node) {
   if (node.memory_limit_bytes > 0 && node.memory_bytes >= 0.9 * node.memory_limit_bytes) {
     concerns.push(`its memory gets short: ${part(node.memory_bytes, node.memory_limit_bytes)} in use`);
   }
+  if (node.log_lost) concerns.push(node.log_lost);
   if (node.quarantined_ms > 0) concerns.push(`in quarantine for ${duration(node.quarantined_ms)}: it ${node.quarantine_why}`);
   if (node.standing === 'unready') concerns.push('still ends the workers of an earlier generation');
   if (node.standing === 'preparing') concerns.push('prepares');

@@ -33,7 +33,7 @@ function showLink() {
   const over = now.streamTrouble === 'the job is over';
   const trouble = now.statusTrouble || (over ? '' : now.streamTrouble);
   $('link').className = trouble ? 'link bad' : 'link good';
-  say($('link'), trouble ? `not live: ${trouble}` : now.isOpened ? (over ? 'up to date' : 'live') : 'connecting…');
+  say($('link'), trouble ? `not live: ${trouble}` : now.isOpened ? (now.job?.recorded ? 'recorded' : over ? 'up to date' : 'live') : 'connecting…');
 }
 
 function showCursor(cell) {
@@ -128,6 +128,7 @@ function follow(name) {
   list.show(now.story);
   now.stream = new ask.Stream(name, {
     isAt: () => now.story.events.at(-1),
+    isOver: () => now.story.verdict !== null || now.job?.recorded === true,
     begins: () => {
       now.story = new Story();
     },
