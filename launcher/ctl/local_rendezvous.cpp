@@ -135,7 +135,7 @@ bool is_same_rendezvous(const std::string& one, const std::string& other) {
     return false;
 }
 
-std::vector<std::string> rendezvous_here(const std::string& log_dir, const std::string& job) {
+RendezvousHere rendezvous_here(const std::string& log_dir, const std::string& job) {
     std::vector<std::string> of_job;
     std::vector<std::string> places;
     for (const std::string& folder : running_here(log_dir)) {
@@ -145,12 +145,12 @@ std::vector<std::string> rendezvous_here(const std::string& log_dir, const std::
         }
     }
     if (!of_job.empty()) {
-        return of_job;
+        return {.places = of_job, .is_of_job = true};
     }
     for (const std::string& place : daemons_here()) {
         add_if_new(places, place);
     }
-    return places;
+    return {.places = places};
 }
 
 }  // namespace ddprun::launcher

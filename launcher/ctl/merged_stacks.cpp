@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/number_ranges.hpp"
+#include "base/printable.hpp"
 #include "base/split.hpp"
 #include "base/whole_number.hpp"
 
@@ -16,7 +17,7 @@ namespace ddprun::launcher {
 
 namespace {
 
-constexpr int kRanksMax = 1 << 20;  ///< of one range that somebody else has written
+constexpr int kRanksMax = 1 << 20;  ///< in one heading that somebody else has written
 
 /// A part of a rank's file: "--- " and its title begin it, but the first, which is the kernel's.
 struct Section {
@@ -101,11 +102,12 @@ std::vector<int> numbers_in(std::string_view ranges) {
         const auto first = whole_number<int>(range.substr(0, dash));
         const auto last =
             dash == std::string_view::npos ? first : whole_number<int>(range.substr(dash + 1));
-        if (!first || !last || *last < *first || *last - *first > kRanksMax) {
+        if (!first || !last || *first < 0 || *last < *first ||
+            *last - *first >= kRanksMax - static_cast<int>(numbers.size())) {
             return {};
         }
-        for (int number = *first; number <= *last; ++number) {
-            numbers.push_back(number);
+        for (int more = 0; more <= *last - *first; ++more) {
+            numbers.push_back(*first + more);
         }
     }
     return numbers;
@@ -177,10 +179,10 @@ StacksOfNodes merge_nodes(std::string_view text) {
         if (std::optional<MergedStacks> block = heading_of(line)) {
             blocks.push_back(*std::move(block));
         } else if (!blocks.empty() && !is_notice(line)) {
-            blocks.back().text += std::string(line) + "\n";
+            blocks.back().text += printable(line, std::string::npos) + "\n";
         } else if (!line.empty() && std::find(nodes.notices.begin(), nodes.notices.end(), line) ==
                                         nodes.notices.end()) {
-            nodes.notices.emplace_back(line);
+            nodes.notices.push_back(printable(line, std::string::npos));
         }
     }
     std::map<std::string, std::size_t> places;

@@ -44,7 +44,8 @@ std::string status_here_json(const StatusHere& here) {
     int left_out = 0;
     for (const StatusHere::Heard& heard : here.rendezvous) {
         const ordered_json body = ordered_json::parse(heard.answer.body, nullptr, false);
-        for (ordered_json job : body.at("jobs")) {
+        const auto jobs = body.find("jobs");
+        for (ordered_json job : jobs == body.end() ? ordered_json::array() : *jobs) {
             job["rendezvous"] = heard.place;
             all["jobs"].push_back(std::move(job));
         }
@@ -52,9 +53,12 @@ std::string status_here_json(const StatusHere& here) {
     }
     all["jobs_left_out"] = left_out;
     for (const JobHere& run : here.runs) {
-        all["runs"].push_back(
-            run.answer ? ordered_json::parse(*run.answer, nullptr, false)
-                       : ordered_json{{"run", run.folder}, {"error", run.answer.error().what}});
+        ordered_json told = ordered_json::parse(run.answer ? *run.answer : "", nullptr, false);
+        if (told.is_discarded()) {
+            told = {{"run", run.folder},
+                    {"error", run.answer ? "what it says is no JSON" : run.answer.error().what}};
+        }
+        all["runs"].push_back(std::move(told));
     }
     return all.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }

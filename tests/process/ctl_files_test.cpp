@@ -235,7 +235,8 @@ TEST_CASE("the nodes of a job on one machine are one job, and --node chooses one
     CHECK(choose_run(wanted).error().what ==
           "job " + kOwnJob + " has no node cpu on this machine; it has gpu, gpu#2");
 
-    CHECK(rendezvous_here(dir.path(), kOwnJob) == std::vector<std::string>{"127.0.0.1:4711"});
+    CHECK(rendezvous_here(dir.path(), kOwnJob).places ==
+          std::vector<std::string>{"127.0.0.1:4711"});
 }
 
 TEST_CASE("jobs of one name at two rendezvous, or at none, are two") {

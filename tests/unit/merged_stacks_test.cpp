@@ -104,6 +104,11 @@ TEST_CASE("what is no merged stacks is shown as it is, and nothing is made of it
     CHECK(nodes.merged.empty());
     CHECK(nodes.notices.size() == 2);
     CHECK(merge_nodes("").notices.empty());
+    CHECK(merge_nodes("=== 1 rank (2147483647): a\nb\n").merged.at(0).ranks ==
+          std::vector<int>{2147483647});
+    CHECK(merge_nodes("=== 9 ranks (0-1048570,0-1048570): a\n").merged.empty());
+    CHECK(merge_nodes("=== 1 rank (0): a\n\x1b]0;b\a\n").merged.at(0).text.find('\x1b') ==
+          std::string::npos);
 }
 
 }  // namespace ddprun::launcher

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include "agent/output/line_splitter.hpp"
+#include "agent/output/run_folder.hpp"
 #include "base/limits.hpp"
 #include "launcher/ctl/event_text.hpp"
 #include "launcher/ctl/local_runs.hpp"
@@ -54,7 +55,12 @@ Result<void> show_events_of_run(const EventsOptions& options, const std::string&
 /// If no rendezvous was named and none has the job, the job is the run on this machine.
 Result<void> show_events_of_job(const EventsOptions& options) {
     const ConnectionOptions& connection = options.connection;
-    const std::string& job = options.run.empty() ? connection.job : options.run;
+    std::string job = options.run.empty() ? connection.job : options.run;
+    if (job.empty()) {
+        const Result<ChosenJob> chosen = choose_job({.log_dir = log_dir_of(options.log_dir)});
+        job = chosen ? agent::read_run_note(chosen->folders.front()).value_or(agent::RunNote()).job
+                     : job;
+    }
     const Result<RendezvousAsked> asked =
         read_rendezvous(connection, log_dir_of(options.log_dir), job);
     if (!asked) {

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "agent/output/run_folder.hpp"
+#include "base/printable.hpp"
+#include "base/split.hpp"
 #include "launcher/ctl/local_runs.hpp"
 #include "launcher/ctl/merged_stacks.hpp"
 #include "launcher/ctl/verbs/verbs.hpp"
@@ -55,14 +57,33 @@ int show_here(const StacksOptions& options, const ChosenJob& job) {
     return kExitSuccess;
 }
 
+constexpr std::size_t kAnswerBytesMax = std::size_t{1} << 30;  ///< of all ranks of a job
+
+/// The names in it are those of other nodes' threads, files and functions.
+std::string printable_lines(std::string_view text) {
+    std::string lines;
+    for (const std::string_view line : split(text, '\n')) {
+        lines += printable(line, std::string::npos) + "\n";
+    }
+    return lines;
+}
+
 Result<std::string> ask_for_stacks(const RendezvousAsked& asked, const std::string& job,
                                    std::optional<int> rank) {
     std::string text;
+    bool is_cut = false;
     const Result<void> shown =
-        show_from_any(asked, stacks_target(job, rank), [&text](std::string_view piece) {
-            text += piece;
-            return true;
+        show_from_any(asked, stacks_target(job, rank), [&](std::string_view piece) {
+            is_cut = text.size() + piece.size() > kAnswerBytesMax;
+            text += is_cut ? std::string_view() : piece;
+            return !is_cut;
         });
+    if (is_cut) {
+        return Error{ErrorCode::LimitExceeded,
+                     fmt::format("the stacks of job {} are more than {} MiB; ask for some of its "
+                                 "ranks with --rank",
+                                 job, kAnswerBytesMax >> 20)};
+    }
     return shown ? Result<std::string>(std::move(text)) : shown.error();
 }
 
@@ -86,7 +107,7 @@ int show_there(const StacksOptions& options, const std::optional<Error>& otherwi
                           : text.error());
         }
         if (rank) {
-            fmt::print("{}", *text);
+            fmt::print("{}", printable_lines(*text));
             continue;
         }
         const StacksOfNodes nodes = merge_nodes(*text);

@@ -134,7 +134,8 @@ std::string rendezvous_named(const ConnectionOptions& options) {
 }
 
 std::vector<std::string> rendezvous_to_ask(const std::string& log_dir, const std::string& job) {
-    return with_usual(rendezvous_here(log_dir, job));
+    RendezvousHere here = rendezvous_here(log_dir, job);
+    return here.is_of_job ? here.places : with_usual(std::move(here.places));
 }
 
 Result<RendezvousAsked> read_endpoints(const ConnectionOptions& options, const std::string& list) {
@@ -166,14 +167,20 @@ Result<RendezvousAsked> read_rendezvous(const ConnectionOptions& options,
     if (!named.empty()) {
         return read_endpoints(options, named);
     }
-    const std::vector<std::string> here = rendezvous_here(log_dir, job);
-    if (job.empty() && here.size() > 1) {
+    const RendezvousHere here = rendezvous_here(log_dir, job);
+    if (here.places.size() > 1 && (job.empty() || here.is_of_job)) {
         return Error{ErrorCode::InvalidArgument,
-                     fmt::format("several rendezvous are here: {}; name a job with --rdzv-id, or "
-                                 "one of them with --rdzv-endpoint",
-                                 fmt::join(here, ", "))};
+                     job.empty()
+                         ? fmt::format("several rendezvous are here: {}; name a job with "
+                                       "--rdzv-id, or one of them with --rdzv-endpoint",
+                                       fmt::join(here.places, ", "))
+                         : fmt::format("several jobs {} are here, each at a rendezvous of its own: "
+                                       "{}; name one with --rdzv-endpoint",
+                                       job, fmt::join(here.places, ", "))};
     }
-    return read_endpoints(options, fmt::format("{}", fmt::join(with_usual(here), ",")));
+    return read_endpoints(
+        options,
+        fmt::format("{}", fmt::join(here.is_of_job ? here.places : with_usual(here.places), ",")));
 }
 
 bool may_be_here(const ConnectionOptions& options, const Error& failure) {
