@@ -170,8 +170,8 @@ TEST_CASE("a notice begins a drain, and its deadline is the workers'") {
     rig.give(notice(rig.now + seconds(20)));
     REQUIRE(rig.sent<rdzv::Leave>().size() == 1);
     CHECK(rig.said() ==
-          "AWS takes this instance in 20 s: stopping, workers have 17 s to save and end; Ctrl-C "
-          "aborts");
+          "AWS takes this instance in 20 s: stopping, workers have 17 s to save and end; "
+          "press Ctrl-C after 1 s to abort");
     rig.hear(Rig::stop(rdzv::StopCause::Leave, 1, kShutdown));
     CHECK(rig.effect<AskWorkersToLeave>()->deadline == rig.now + seconds(17));
     rig.give(notice(rig.now + seconds(20)));
