@@ -51,9 +51,8 @@ constexpr std::array kVerbs = {
 
 constexpr const char* kFooter =
     R"(
-environment: PET_RDZV_ENDPOINT, PET_LOG_DIR and, of orders, PET_RDZV_ID stand in
-for --rdzv-endpoint, --log-dir and --rdzv-id; DDPRUN_SECRET_FILE and
-DDPRUN_OPERATOR_SECRET_FILE for --secret-file and --operator-secret-file.
+environment: PET_RDZV_ENDPOINT, PET_LOG_DIR, PET_RDZV_ID (orders alone),
+DDPRUN_SECRET_FILE and DDPRUN_OPERATOR_SECRET_FILE stand in for their options.
 
 exit codes:
   0   answered; the order was taken

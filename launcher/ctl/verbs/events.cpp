@@ -56,7 +56,7 @@ Result<void> show_events_of_run(const EventsOptions& options, const std::string&
 Result<void> show_events_of_job(const EventsOptions& options) {
     const ConnectionOptions& connection = options.connection;
     std::string job = options.run.empty() ? connection.job : options.run;
-    if (job.empty()) {
+    if (job.empty() && rendezvous_named(connection).empty()) {
         const Result<ChosenJob> chosen = choose_job({.log_dir = log_dir_of(options.log_dir)});
         job = chosen ? agent::read_run_note(chosen->folders.front()).value_or(agent::RunNote()).job
                      : job;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "launcher/ctl/local_runs.hpp"
 #include "launcher/ctl/show_logs.hpp"
 #include "launcher/ctl/verbs/verbs.hpp"
@@ -52,7 +54,12 @@ int show_logs_of_all(const LogsOptions& options) {
 void tell_of_other_nodes(const LogsQuestion& question) {
     const Result<ChosenJob> chosen =
         choose_job({.log_dir = question.log_dir, .name = question.job});
-    if (question.node.empty() && chosen && chosen->folders.size() > 1) {
+    const bool is_shown =
+        chosen && std::any_of(chosen->folders.begin(), chosen->folders.end(),
+                              [&question](const std::string& folder) {
+                                  return folder.starts_with(question.log_dir + "/");
+                              });
+    if (question.node.empty() && is_shown && chosen->folders.size() > 1) {
         fmt::print(stderr,
                    "ddpctl: these are the logs of one node; here are {}: choose one with "
                    "--node, or all with --all\n",

@@ -279,12 +279,11 @@ Action declare_status(CLI::App& verb) {
     add_log_dir(verb, options->log_dir);
     verb.add_flag("--json", options->wants_json, "everything, as one line of JSON");
     verb.footer(R"(
-A rendezvous shows what each job waits for, its nodes and what happened last,
-the ddprun of a run here workers, steps and where the time went. With
---rdzv-endpoint RUN is a job there.
-Of a run that is over, its folder tells. Without a name all jobs are shown that
-are known here: those of each rendezvous of this user's runs and daemons, and
-runs of one node.
+A rendezvous shows what each job waits for, its nodes and what happened last; a
+run here its workers, steps and where the time went; a run that is over how it
+ended. With --rdzv-endpoint RUN is a job there. Without a name all jobs are
+shown that are known here: those of each rendezvous of this user's runs and
+daemons, and runs of one node.
 
 examples:
   ddpctl status llama --rdzv-endpoint head:29400
