@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _VARIABLE = "DDPRUN_STANDBY"
+# The clock of file systems, which moves in ticks of some milliseconds; `time` has no name for it.
+_CLOCK_REALTIME_COARSE = 5
 _MESSAGE_BYTES_MAX = 64 << 10  # Limits::standby_message_bytes_max
 _KILLED_FIRST = "1000"  # as oom_score_adj: nobody misses a standby
 _KEPT_HEADER = "ddprun imports 3"
@@ -183,7 +185,7 @@ def _wait() -> Exception | None:
     killed_as = _exchange_oom_score(_KILLED_FIRST)
     agent.send(b"here")
     order = agent.recv(_MESSAGE_BYTES_MAX)
-    begun_ns = time.time_ns()
+    begun_ns = time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
     if not order:
         os._exit(0)  # A question whether this file runs, or the agent has gone.
     order_lines = order.decode().split("\n")
@@ -244,7 +246,7 @@ def _files_as_imported(agent: _Agent, begun_ns: int) -> dict[str, Any]:
     """What is looked at again when a place comes. Ends where a file is newer than the imports."""
     files = _used_files()
     for path in files:
-        if os.path.isfile(path) and os.stat(path).st_ctime_ns > begun_ns:
+        if os.path.isfile(path) and os.stat(path).st_ctime_ns >= begun_ns:
             # Nobody knows which of the two was imported.
             _end(agent, "unfit", path, "has changed")
     return files
