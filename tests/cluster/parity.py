@@ -341,11 +341,12 @@ def prepare(run, console):
 
 def worker_lines(text):
     """What came from workers, in an order that does not depend on who was first."""
-    # Four blanks and a bar, or a colon where a line goes on: quoted in ddprun's report. So is the
-    # line that tells most, behind how a worker ended.
+    # ddprun's report quotes them: behind four blanks and a bar, or a colon where a line goes on;
+    # behind how a worker ended; in the table of the ranks that failed, behind a time.
     return sorted(line for line in text.splitlines()
                   if re.search(r"(apple|pear) \d, ", line)
                   and " exited with code " not in line
+                  and not re.match(r" .* exit code \d+  \d\d:\d\d:\d\d  ", line)
                   and not line.startswith(("    | ", "    : ")))
 
 
