@@ -29,6 +29,10 @@ public:
     [[nodiscard]] bool has_value() const { return state_.index() == 0; }
     [[nodiscard]] bool has_error() const { return state_.index() == 1; }
     explicit operator bool() const { return has_value(); }
+    /// A Result is not its value. It is deleted so that the compiler's first error shows this line.
+    template <typename Value>
+    requires std::is_same_v<Value, T>
+    operator Value() const = delete;  // NOLINT: check the Result first; then `*result` is its value
 
     [[nodiscard]] T& value() & { return check_value(), *std::get_if<0>(&state_); }
     [[nodiscard]] const T& value() const& { return check_value(), *std::get_if<0>(&state_); }

@@ -110,8 +110,10 @@ void close_on_exec_from(int first) {
 
 Result<std::string> path_beside_us(const std::string& name) {
     const Result<std::string> self = own_path();
-    return self ? fmt::format("{}/{}", self->substr(0, self->rfind('/')), name)
-                : Result<std::string>(self.error());
+    if (!self) {
+        return self.error();
+    }
+    return fmt::format("{}/{}", self->substr(0, self->rfind('/')), name);
 }
 
 Result<std::string> program_beside_us(const std::string& name) {

@@ -30,7 +30,7 @@ void warn_of_missing_ranks(const Given& given, int highest, LaunchPlan& plan) {
 /// Of --redirects or --tee.
 Result<StreamChoice> streams_of(const CommandLine& line, std::string_view flag, LaunchPlan& plan) {
     const std::optional<Given> given = line.value(flag);
-    Result<StreamChoice> streams = given ? parse_streams(*given) : StreamChoice{};
+    Result<StreamChoice> streams = given ? parse_streams(*given) : Result<StreamChoice>();
     if (streams && !streams->by_rank.empty()) {
         warn_of_missing_ranks(*given, streams->by_rank.rbegin()->first, plan);
     }

@@ -242,8 +242,9 @@ Result<ProcessGroup> ProcessGroup::join(const worker::WorkerEnvironment& place, 
                                         const ProcessGroupOptions& options) {
     const std::string who = fmt::format("rank {} of {}", place.rank.value(), place.world_size);
     try {
-        const Result<worker::Gpu> gpu =
-            backend == Backend::Gloo ? worker::Gpu() : worker::take_gpu(place.local_rank.value());
+        const Result<worker::Gpu> gpu = backend == Backend::Gloo
+                                            ? Result<worker::Gpu>()
+                                            : worker::take_gpu(place.local_rank.value());
         if (!gpu) {
             return gpu.error();
         }

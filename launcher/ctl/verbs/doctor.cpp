@@ -113,9 +113,10 @@ examples:
   ddpctl doctor --peers gpu-01,gpu-02           # on gpu-01 and on gpu-02
 )");
     return [options, peers] {
-        return show_findings(
-            peers->count() > 0 ? check_reach(*options) : check_machine(read_machine_facts()),
-            options->wants_json);
+        if (peers->count() > 0) {
+            return show_findings(check_reach(*options), options->wants_json);
+        }
+        return show_findings(check_machine(read_machine_facts()), options->wants_json);
     };
 }
 
