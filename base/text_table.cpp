@@ -1,11 +1,11 @@
-#include "launcher/ctl/text_table.hpp"
+#include "base/text_table.hpp"
 
 #include <algorithm>
 #include <cstddef>
 
 #include <fmt/format.h>
 
-namespace ddprun::launcher {
+namespace ddprun {
 
 std::string table_text(const std::vector<TableRow>& rows, std::string_view indent) {
     std::vector<std::size_t> widths(rows.front().size());
@@ -26,4 +26,4 @@ std::string table_text(const std::vector<TableRow>& rows, std::string_view inden
     return text;
 }
 
-}  // namespace ddprun::launcher
+}  // namespace ddprun

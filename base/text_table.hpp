@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ddprun::launcher {
+namespace ddprun {
 
 using TableRow = std::vector<std::string>;
 
@@ -12,4 +12,4 @@ using TableRow = std::vector<std::string>;
 [[nodiscard]] std::string table_text(const std::vector<TableRow>& rows,
                                      std::string_view indent = "");
 
-}  // namespace ddprun::launcher
+}  // namespace ddprun

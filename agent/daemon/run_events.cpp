@@ -32,21 +32,17 @@ std::string line_of(const nlohmann::ordered_json& object) {
     return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-bool has_emptying(const Effects& effects) {
-    return std::any_of(effects.begin(), effects.end(), [](const Effect& effect) {
-        return std::holds_alternative<EmptyGeneration>(effect);
-    });
+template <typename Wanted>
+bool has(const Effects& effects) {
+    return std::any_of(effects.begin(), effects.end(),
+                       [](const Effect& effect) { return std::holds_alternative<Wanted>(effect); });
 }
 
 /// The workers end: what they have told goes into the events of that.
 bool ends_workers(const Input& input, const Effects& effects) {
     return std::holds_alternative<WorkerExited>(input) ||
-           std::holds_alternative<WorkerDying>(input) ||
-           std::any_of(effects.begin(), effects.end(), [](const Effect& effect) {
-               return std::holds_alternative<SignalWorkers>(effect) ||
-                      std::holds_alternative<AskWorkersToLeave>(effect) ||
-                      std::holds_alternative<EmptyGeneration>(effect);
-           });
+           std::holds_alternative<WorkerDying>(input) || has<SignalWorkers>(effects) ||
+           has<AskWorkersToLeave>(effects) || has<EmptyGeneration>(effects);
 }
 
 }  // namespace
@@ -112,12 +108,10 @@ void RunEvents::observe(Instant now, const Input& input, const Effects& effects)
     Chronicle::Events events;
     chronicle_.observe(now, input, effects, events);
     keep(now, events);
-    if (has_emptying(effects)) {
+    if (has<EmptyGeneration>(effects)) {
         keep_state();
     }
-    const bool has_started = std::any_of(effects.begin(), effects.end(), [](const Effect& effect) {
-        return std::holds_alternative<StartWorkers>(effect);
-    });
+    const bool has_started = has<StartWorkers>(effects);
     if (has_live_line_ && has_started) {
         live_line_.begin(generation_, base_rank_ == 0, chronicle_.nodes(), world_size_);
         live_timer_.set(now);
@@ -206,6 +200,7 @@ std::vector<WorkerState> RunEvents::workers() const {
     const std::vector<WorkerMoments> moments = agent_.moments(generation_);
     const std::vector<int> pids = agent_.pids();
     const Instant now = clock_now();
+    const int store_port = agent_.generation ? agent_.generation->store_port() : 0;
     std::vector<WorkerState> workers;
     for (std::size_t i = 0; i < pids.size(); ++i) {
         WorkerState worker;
@@ -217,7 +212,7 @@ std::vector<WorkerState> RunEvents::workers() const {
             worker.output_age_ms = age_ms(now, *last);
         }
         if (pids[i] != 0) {
-            worker.activity = activity_of_process(pids[i], agent_.generation->store_port());
+            worker.activity = activity_of_process(pids[i], store_port);
         }
         workers.push_back(std::move(worker));
     }
@@ -341,9 +336,7 @@ nlohmann::ordered_json RunEvents::state_now(const rdzv::Progress& told) const {
             status["stall"]["hostname"] = stall->culprit.host;
         }
     }
-    for (const LostLog& lost : output_.lost()) {
-        status["log_lost"].push_back(lost_json(lost));
-    }
+    add_lost(status, output_.lost());
     if (told.memory) {
         status["memory_bytes"] = told.memory->bytes;
         status["memory_limit_bytes"] = told.memory->limit_bytes;

@@ -23,6 +23,7 @@
 #include "base/limits.hpp"
 #include "base/log_limits.hpp"
 #include "base/os/shared_file_system.hpp"
+#include "base/os/visit_folder.hpp"
 #include "rendezvous/wire/json_text.hpp"
 
 namespace ddprun::agent {
@@ -110,15 +111,6 @@ std::optional<FoundRun> run_at(const std::string& path, const std::string& name,
     return run;
 }
 
-template <typename Use>
-void for_each_name(const std::string& folder, Use use) {
-    std::error_code failure;
-    for (fs::directory_iterator it(folder, failure), end; !failure && it != end;
-         it.increment(failure)) {
-        use(it->path().filename().string());
-    }
-}
-
 /// Why a run whose lock is free here may be one that is written all the same; empty: it is none.
 std::string why_perhaps_written(const std::string& run, const MachineIdentity& here) {
     const std::optional<RunNote> note = read_run_note(run);
@@ -184,7 +176,8 @@ bool remove_folder(const std::string& log_dir, const std::string& name, bool onl
 void remove_leftovers(const std::string& log_dir, const MachineIdentity& here,
                       RunsRemoved& result) {
     std::vector<std::string> leftovers;
-    for_each_name(log_dir, [&](const std::string& name) {
+    visit_folder(log_dir, [&](const fs::path& entry) {
+        const std::string name = entry.filename().string();
         if (name.ends_with(kRemoved) &&
             is_run_name(std::string_view(name).substr(0, name.size() - kRemoved.size()))) {
             leftovers.push_back(name);
@@ -236,8 +229,10 @@ void remove_dead_link(const std::string& log_dir) {
 
 }  // namespace
 
-nlohmann::ordered_json lost_json(const LostLog& lost) {
-    return {{"rank", lost.rank}, {"lines", lost.lines}, {"why", lost.why}};
+void add_lost(nlohmann::ordered_json& object, const std::vector<LostLog>& lost) {
+    for (const LostLog& one : lost) {
+        object["log_lost"].push_back({{"rank", one.rank}, {"lines", one.lines}, {"why", one.why}});
+    }
 }
 
 std::vector<LostLog> lost_in(const nlohmann::json& note) {
@@ -278,9 +273,7 @@ nlohmann::ordered_json run_note_json(const RunNote& note) {
     if (note.saving) {
         object["saving_ms"] = note.saving->count();
     }
-    for (const LostLog& lost : note.lost) {
-        object["log_lost"].push_back(lost_json(lost));
-    }
+    add_lost(object, note.lost);
     if (!note.machine.boot_id.empty() || !note.machine.machine_id.empty()) {
         object["machine"] = {{"name", note.machine.name},
                              {"boot_id", note.machine.boot_id},
@@ -399,10 +392,16 @@ Result<void> RunFolder::write_note() const {
     return overwrite_file(path, short_text_of(note_)) ? Result<void>() : replaced;
 }
 
+std::optional<FoundRun> run_in(const std::string& folder) {
+    const fs::path path(folder);
+    return run_at(folder, path.filename().string(), read_machine_identity(), RunsOf::ThisUser);
+}
+
 std::vector<FoundRun> runs_in(const std::string& log_dir, const std::string& job, RunsOf whose) {
     std::vector<FoundRun> runs;
     const MachineIdentity here = read_machine_identity();
-    for_each_name(log_dir, [&](const std::string& name) {
+    visit_folder(log_dir, [&](const fs::path& entry) {
+        const std::string name = entry.filename().string();
         if (!is_run_name(name, job)) {
             return;
         }

@@ -36,8 +36,9 @@ struct RunNote {
 /// The file in such a folder that has what `/status` said when the workers had ended.
 inline constexpr const char* kStateName = "status.json";
 
-/// As it stands in `log_lost` of such a note, and of /status.
-[[nodiscard]] nlohmann::ordered_json lost_json(const LostLog& lost);
+/// Adds the field `log_lost` of such a note, and of /status, if anything is lost.
+void add_lost(nlohmann::ordered_json& object, const std::vector<LostLog>& lost);
+/// What that field holds.
 [[nodiscard]] std::vector<LostLog> lost_in(const nlohmann::json& note);
 [[nodiscard]] nlohmann::ordered_json run_note_json(const RunNote& note);
 /// None: that is no such note.
@@ -101,6 +102,10 @@ enum class RunsOf { ThisUser, Everybody };
 /// of another user's run, or of a link to one, stays Unclear: nobody touches its lock.
 [[nodiscard]] std::vector<FoundRun> runs_in(const std::string& log_dir, const std::string& job = {},
                                             RunsOf whose = RunsOf::ThisUser);
+
+/// The run in `folder`, which may lie anywhere; as of runs_in(). None: it is no run's, or another
+/// user's.
+[[nodiscard]] std::optional<FoundRun> run_in(const std::string& folder);
 
 /// How long the workers of the newest run of `job` that knows it took to leave when asked; none: no
 /// run in `log_dir` does.

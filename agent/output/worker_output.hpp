@@ -77,8 +77,7 @@ struct OutputCount {
 /// terminal delays a beat. Every byte reaches the log file as it was written. On the console:
 ///
 /// * without prefix the bytes of a worker that has the console to itself pass as they are, at once;
-/// * without prefix the lines of several workers appear whole, as they were
-/// written;
+/// * without prefix the lines of several workers appear whole, as they were written;
 /// * on a terminal that several share (`draws`), what Screen says: lines, bars in their places;
 /// * with a prefix or as JSON lines appear whole, too. There a carriage return ends a line (as in
 ///   torchrun), so that progress bars show.

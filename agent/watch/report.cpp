@@ -1,7 +1,6 @@
 #include "agent/watch/report.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <string_view>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "agent/watch/wall_clock.hpp"
 #include "base/limits.hpp"
 #include "base/printable.hpp"
+#include "base/text_table.hpp"
 #include "rendezvous/wire/last_words.hpp"
 
 namespace ddprun::agent {
@@ -112,35 +112,23 @@ std::string time_of(Milliseconds at, const WallClock& clock) {
                        fmt::format("+{:.1f} s", in_seconds(at)));
 }
 
-/// Cells below each other: each column is as wide as its widest cell. Ranks stand to the right.
-void add_table(std::string& out, const std::vector<std::array<std::string, 5>>& rows) {
-    std::array<std::size_t, 5> widths{};
-    for (const auto& row : rows) {
-        for (std::size_t i = 0; i < row.size(); ++i) {
-            widths[i] = std::max(widths[i], row[i].size());
-        }
-    }
-    for (const auto& row : rows) {
-        std::string line;
-        for (std::size_t i = 0; i < row.size(); ++i) {
-            line += i == 1 ? fmt::format("  {:>{}}", row[i], widths[i])
-                           : fmt::format("  {:<{}}", row[i], widths[i]);
-        }
-        out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-    }
-}
-
 /// Every rank that failed in the last generation, the first one first.
 void add_failed_ranks(std::string& out, const rdzv::Verdict& verdict, const WallClock& clock) {
     if (verdict.failures.empty()) {
         return;
     }
-    std::vector<std::array<std::string, 5>> rows{{"host", "rank", "end", "time", "cause"}};
+    constexpr std::string_view kRank = "rank";
+    std::size_t columns = kRank.size();
     for (const rdzv::FailedRank& failed : verdict.failures) {
-        rows.push_back({failed.hostname, fmt::format("{}", failed.rank.value()), shown(failed.end),
-                        time_of(failed.at, clock), shown(failed.cause)});
+        columns = std::max(columns, fmt::formatted_size("{}", failed.rank.value()));
     }
-    add_table(out, rows);
+    std::vector<TableRow> rows{
+        {"host", fmt::format("{:>{}}", kRank, columns), "end", "time", "cause"}};
+    for (const rdzv::FailedRank& failed : verdict.failures) {
+        rows.push_back({failed.hostname, fmt::format("{:>{}}", failed.rank.value(), columns),
+                        shown(failed.end), time_of(failed.at, clock), shown(failed.cause)});
+    }
+    out += table_text(rows, "  ");
     const int more = verdict.failure_count - static_cast<int>(verdict.failures.size());
     if (more > 0) {
         out += fmt::format("  and {} more\n", more);

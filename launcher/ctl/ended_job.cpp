@@ -45,12 +45,8 @@ std::optional<std::uint64_t> natural(const ordered_json& object, const char* nam
 agent::FoundRun run_at(const std::string& folder) {
     std::error_code failure;
     const fs::path path = fs::weakly_canonical(folder, failure);
-    for (agent::FoundRun& run : agent::runs_in(path.parent_path().string())) {
-        if (run.name == path.filename().string()) {
-            return std::move(run);
-        }
-    }
-    return {.path = folder, .name = last_part(folder), .note = {}};
+    return agent::run_in(path.string())
+        .value_or(agent::FoundRun{.path = folder, .name = last_part(folder), .note = {}});
 }
 
 /// What the events of one node tell of its end.
@@ -158,9 +154,7 @@ ordered_json node_json(const agent::FoundRun& run, const Told& told) {
     if (run.note.ended) {
         node["ended_ms"] = run.note.ended->count();
     }
-    for (const agent::LostLog& lost : run.note.lost) {
-        node["log_lost"].push_back(agent::lost_json(lost));
-    }
+    agent::add_lost(node, run.note.lost);
     return node;
 }
 
@@ -200,14 +194,18 @@ ordered_json next_commands(const ordered_json& job, const std::string& run, bool
 }  // namespace
 
 ordered_json ended_job(const std::vector<std::string>& folders, const std::string& log_dir) {
-    const agent::FoundRun newest = run_at(folders.front());
+    std::vector<agent::FoundRun> runs;
+    for (const std::string& folder : folders) {
+        runs.push_back(run_at(folder));
+    }
+    const agent::FoundRun& newest = runs.front();
     const ordered_json report =
         ordered_json::parse(read_whole(newest.path + "/report.json").value_or(""), nullptr, false);
     ordered_json nodes = ordered_json::array();
     Told all;
-    for (const std::string& folder : folders) {
-        Told told = read_events(folder);
-        nodes.push_back(node_json(run_at(folder), told));
+    for (const agent::FoundRun& run : runs) {
+        Told told = read_events(run.path);
+        nodes.push_back(node_json(run, told));
         all.generation = std::max(all.generation, told.generation);
         all.world_size = std::max(all.world_size, told.world_size);
         if (told.last_step) {
@@ -334,10 +332,7 @@ std::string ended_job_text(const ordered_json& job) {
             text += fmt::format(", exit code {}", said(node, "exit_code"));
         }
         text += "\n";
-        for (const agent::LostLog& lost : agent::lost_in(nlohmann::json(node))) {
-            text +=
-                fmt::format("  lost    {}\n", printable(agent::lost_text(lost), std::string::npos));
-        }
+        text += lost_rows(node);
     }
     const char* label = "next";
     for (const ordered_json& command : job["next"]) {

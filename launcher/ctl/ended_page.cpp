@@ -71,9 +71,7 @@ public:
         return MakeText([folder = folder_] {
             const ordered_json state = ordered_json::parse(
                 read_whole(folder + "/" + agent::kStateName).value_or(""), nullptr, false);
-            return ended_status(ended_job({folder}, ""), state, unix_now())
-                       .dump(-1, ' ', false, ordered_json::error_handler_t::replace) +
-                   "\n";
+            return json_line(ended_status(ended_job({folder}, ""), state, unix_now()));
         });
     }
 

@@ -9,8 +9,9 @@
 
 #include "agent/output/run_folder.hpp"
 #include "base/printable.hpp"
+#include "base/text_table.hpp"
 #include "launcher/ctl/json_field.hpp"
-#include "launcher/ctl/text_table.hpp"
+#include "launcher/ctl/runs_text.hpp"
 
 namespace ddprun::launcher {
 
@@ -73,7 +74,7 @@ std::string jobs_json(const std::vector<JobHere>& jobs) {
             continue;
         }
         const ordered_json object = {{"run", job.folder}, {"error", job.answer.error().what}};
-        text += object.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+        text += json_line(object);
     }
     return text;
 }
@@ -113,9 +114,7 @@ std::string job_text(const std::string& answer) {
         text += fmt::format("  slowest rank {}; the others wait for it {:.0f} % of the time\n",
                             said(slowest, "rank"), kPercent * slowest.value("cost_share", 0.0));
     }
-    for (const agent::LostLog& lost : agent::lost_in(nlohmann::json(status))) {
-        text += fmt::format("  lost    {}\n", printable(agent::lost_text(lost), std::string::npos));
-    }
+    text += lost_rows(status);
     text += fmt::format("  time    {}\n", said(time, "text"));
     for (const ordered_json& restart : member(time, "restarts")) {
         text += fmt::format("  {}  {}\n", said(restart, "time"), said(restart, "text"));

@@ -22,4 +22,10 @@ template <typename Json>
     return printable(field_of(object, name), std::string::npos);
 }
 
+/// `object` as one line, with its end, whatever bytes its texts hold.
+template <typename Json>
+[[nodiscard]] std::string json_line(const Json& object) {
+    return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace ddprun::launcher

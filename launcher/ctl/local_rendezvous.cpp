@@ -13,6 +13,7 @@
 #include "agent/output/run_folder.hpp"
 #include "base/os/network_interfaces.hpp"
 #include "base/os/numeric_address.hpp"
+#include "base/os/visit_folder.hpp"
 #include "base/split.hpp"
 #include "base/whole_number.hpp"
 #include "launcher/ctl/local_runs.hpp"
@@ -26,15 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kDaemon = "ddprun-rendezvous";
-
-template <typename Use>
-void visit_folder(const fs::path& folder, Use use) {
-    std::error_code failure;
-    for (fs::directory_iterator it(folder, failure), end; !failure && it != end;
-         it.increment(failure)) {
-        use(it->path());
-    }
-}
 
 bool is_own_daemon(const fs::path& process) {
     struct stat status {};

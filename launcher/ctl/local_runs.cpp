@@ -19,6 +19,7 @@
 #include "agent/output/run_folder.hpp"
 #include "agent/output/run_socket.hpp"
 #include "base/limits.hpp"
+#include "base/os/visit_folder.hpp"
 #include "base/whole_number.hpp"
 #include "launcher/ctl/http_request.hpp"
 #include "launcher/ctl/local_rendezvous.hpp"
@@ -45,15 +46,13 @@ bool has_run_socket(const std::string& folder) {
 
 /// Of one process: a ddprun keeps the folder of its run open, for its lock is on that.
 void add_held_by(const fs::path& process, std::set<std::string>& runs) {
-    std::error_code failure;
-    for (fs::directory_iterator it(process / "fd", failure), end; !failure && it != end;
-         it.increment(failure)) {
+    visit_folder(process / "fd", [&runs](const fs::path& descriptor) {
         std::error_code unreadable;
-        const std::string target = fs::read_symlink(it->path(), unreadable).string();
+        const std::string target = fs::read_symlink(descriptor, unreadable).string();
         if (!unreadable && agent::is_run_name(name_of_run(target)) && has_run_socket(target)) {
             runs.insert(target);
         }
-    }
+    });
 }
 
 bool has_pid(const std::string& folder, const std::string& wanted) {
@@ -221,12 +220,11 @@ std::vector<std::string> running_here(const std::string& log_dir) {
             runs.insert(run.path);
         }
     }
-    for (fs::directory_iterator it("/proc", failure), end; !failure && it != end;
-         it.increment(failure)) {
-        if (whole_number<int>(it->path().filename().string())) {
-            add_held_by(it->path(), runs);
+    visit_folder("/proc", [&runs](const fs::path& process) {
+        if (whole_number<int>(process.filename().string())) {
+            add_held_by(process, runs);
         }
-    }
+    });
     return {runs.begin(), runs.end()};
 }
 

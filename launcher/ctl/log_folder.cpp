@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "agent/output/run_folder.hpp"
+#include "base/os/visit_folder.hpp"
 #include "base/whole_number.hpp"
 
 namespace ddprun::launcher {
@@ -16,15 +17,6 @@ namespace ddprun::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-
-template <typename Use>
-void for_each_in(const std::string& folder, Use use) {
-    std::error_code failure;
-    for (fs::directory_iterator it(folder, failure), end; !failure && it != end;
-         it.increment(failure)) {
-        use(it->path());
-    }
-}
 
 }  // namespace
 
@@ -47,7 +39,7 @@ Result<std::string> find_newest_run(const std::string& log_dir, const std::strin
 
 std::vector<std::uint64_t> generations_of_run(const std::string& run) {
     std::vector<std::uint64_t> generations;
-    for_each_in(run, [&generations](const fs::path& path) {
+    visit_folder(run, [&generations](const fs::path& path) {
         constexpr std::string_view kStart = "attempt_";
         const std::string name = path.filename().string();
         std::error_code failure;
@@ -67,7 +59,7 @@ std::string folder_of_generation(const std::string& run, std::uint64_t generatio
 
 std::vector<int> ranks_of_run(const std::string& run) {
     std::vector<int> ranks;
-    for_each_in(run + "/by-rank", [&ranks](const fs::path& path) {
+    visit_folder(run + "/by-rank", [&ranks](const fs::path& path) {
         if (const std::optional<int> rank = whole_number<int>(path.filename().string())) {
             ranks.push_back(*rank);
         }

@@ -11,7 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/printable.hpp"
-#include "launcher/ctl/text_table.hpp"
+#include "base/text_table.hpp"
+#include "launcher/ctl/json_field.hpp"
 #include "rendezvous/wire/message_fields.hpp"
 
 namespace ddprun::launcher {
@@ -74,6 +75,14 @@ std::string state_name(RunState state) {
     return std::string(rdzv::word_of(state, kRunStateNames));
 }
 
+std::string lost_rows(const nlohmann::ordered_json& told) {
+    std::string rows;
+    for (const agent::LostLog& lost : agent::lost_in(nlohmann::json(told))) {
+        rows += fmt::format("  lost    {}\n", printable(agent::lost_text(lost), std::string::npos));
+    }
+    return rows;
+}
+
 std::string runs_text(const std::vector<FoundRun>& runs) {
     std::vector<TableRow> rows = {{"RUN", "PROGRAM", "STARTED", "ENDED", "EXIT", "WHY"}};
     for (const FoundRun& run : runs) {
@@ -89,7 +98,7 @@ std::string runs_json(const std::vector<FoundRun>& runs) {
         ordered_json object = agent::run_note_json(run.note);
         object["run"] = run.path;
         object["state"] = state_name(run.state);
-        text += object.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+        text += json_line(object);
     }
     return text;
 }

@@ -21,4 +21,8 @@ namespace ddprun::launcher {
 /// The same for programs: an object a line, with the times of run.json.
 [[nodiscard]] std::string runs_json(const std::vector<agent::FoundRun>& runs);
 
+/// "  lost    rank 3: 1,204 lines of its log were lost: …", a line for each rank that `told`, a
+/// note or a /status, says lost some.
+[[nodiscard]] std::string lost_rows(const nlohmann::ordered_json& told);
+
 }  // namespace ddprun::launcher

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "launcher/ctl/json_field.hpp"
 #include "launcher/ctl/status_text.hpp"
 
 namespace ddprun::launcher {
@@ -60,7 +61,7 @@ std::string status_here_json(const StatusHere& here) {
         }
         all["runs"].push_back(std::move(told));
     }
-    return all.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+    return json_line(all);
 }
 
 }  // namespace ddprun::launcher

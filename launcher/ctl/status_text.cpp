@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "launcher/ctl/text_table.hpp"
+#include "base/text_table.hpp"
 #include "rendezvous/wire/control_fields.hpp"
 #include "worker_runtime/contract/containment_level.hpp"
 

@@ -16,6 +16,7 @@
 #include "base/os/network_interfaces.hpp"
 #include "base/os/read_files.hpp"
 #include "base/os/shared_file_system.hpp"
+#include "base/os/visit_folder.hpp"
 #include "launcher/machine/hwloc_topology.hpp"
 #include "launcher/machine/nvml.hpp"
 
@@ -98,11 +99,9 @@ public:
 
     [[nodiscard]] std::vector<std::string> names_in(const std::string& folder) const override {
         std::vector<std::string> names;
-        std::error_code error;
-        for (std::filesystem::directory_iterator entry{folder, error}, end; !error && entry != end;
-             entry.increment(error)) {
-            names.push_back(entry->path().filename().string());
-        }
+        visit_folder(folder, [&names](const std::filesystem::path& entry) {
+            names.push_back(entry.filename().string());
+        });
         return names;
     }
 

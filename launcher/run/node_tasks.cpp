@@ -22,6 +22,7 @@
 #include <xxhash.h>
 
 #include "base/os/unix_address.hpp"
+#include "base/os/visit_folder.hpp"
 #include "launcher/run/state_folder.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
@@ -104,14 +105,11 @@ bool is_left_behind(const std::string& path) {
 }
 
 void remove_left_behind(const std::filesystem::path& folder) {
-    std::error_code error;
-    for (std::filesystem::directory_iterator entry{folder, error}, end; !error && entry != end;
-         entry.increment(error)) {
-        if (entry->path().filename().string().starts_with(kNamePrefix) &&
-            is_left_behind(entry->path().string())) {
-            ::unlink(entry->path().c_str());
+    visit_folder(folder, [](const std::filesystem::path& entry) {
+        if (entry.filename().string().starts_with(kNamePrefix) && is_left_behind(entry.string())) {
+            ::unlink(entry.c_str());
         }
-    }
+    });
 }
 
 /// Held while names come and go there.

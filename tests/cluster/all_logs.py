@@ -5,17 +5,14 @@ usage: all_logs.py BIN_DIR [unittest's words]
 
 import os
 import re
-import subprocess
-import sys
-import tempfile
-import threading
-import unittest
 import urllib.error
 import urllib.request
 
-PATIENCE_S = 120  # on a machine that has no time for it
-BIN = ""
+from waiting_workers import PATIENCE_S, WaitingWorkersTest, main
+
 LONG = 50000
+# None answers there. ddpctl asks it unless it is told another one.
+NO_RENDEZVOUS = {"PET_RDZV_ENDPOINT": "127.0.0.1:1"}
 WORKER = """#!/bin/sh
 echo "rank $RANK begins"
 echo "rank $RANK complains" >&2
@@ -25,62 +22,24 @@ echo "rank $RANK ends"
 """ % LONG
 
 
-class AllLogs(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="ddprun-all-logs-")
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        with open(self.path("worker"), "w", encoding="utf-8") as file:
-            file.write(WORKER)
-        os.chmod(self.path("worker"), 0o755)
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def environment(self, program):
-        kept = {key: value for key, value in os.environ.items()
-                if not re.match("SLURM|PET_|DDPRUN_|TORCH|KUBERNETES_", key)}
-        # Where ddpctl is told no rendezvous, none answers.
-        nobody = {}
-        if program == "ddpctl":
-            nobody["PET_RDZV_ENDPOINT"] = "127.0.0.1:1"
-        return {**kept, **nobody, "HOME": self.folder}
-
-    def start(self, program, *arguments, **options):
-        started = subprocess.Popen([os.path.join(BIN, program), *arguments], cwd=self.folder,
-                                   text=True, stdin=subprocess.DEVNULL,
-                                   env=self.environment(program), stdout=subprocess.PIPE,
-                                   **options)
-        self.addCleanup(started.stdout.close)
-        self.addCleanup(started.wait)
-        self.addCleanup(started.kill)
-        return started
-
-    def wait_for(self, started, pattern, times=1):
-        for line in started.stdout:
-            if found := re.search(pattern, line):
-                times -= 1
-                if times == 0:
-                    threading.Thread(target=started.stdout.read, daemon=True).start()
-                    return found
-        self.fail(f"it has ended without {pattern}")
+class AllLogs(WaitingWorkersTest):
+    worker = WORKER
 
     def start_job(self):
         """Two nodes of two ranks, all of which have begun to wait."""
-        daemon = self.start("ddprun-rendezvous", "--port", "0", stderr=subprocess.STDOUT)
-        endpoint = self.wait_for(daemon, r"listening on (127\.0\.0\.1:\d+)").group(1)
+        endpoint = self.start_daemon()
         self.nodes = [self.start(
             "ddprun", "--nnodes", "2", "--nproc-per-node", "2", "--rdzv-id", "test",
             "--rdzv-endpoint", endpoint, "--log-dir", self.path(f"logs{number}"),
-            "--max-restarts", "0", "--redirects", "3", "./worker",
-            stderr=subprocess.STDOUT) for number in range(2)]
+            "--max-restarts", "0", "--redirects", "3", "./worker") for number in range(2)]
         return endpoint
 
     def logs(self, *flags):
-        return subprocess.run([os.path.join(BIN, "ddpctl"), "logs", "--all", *flags],
-                              cwd=self.folder, text=True, stdin=subprocess.DEVNULL, check=False,
-                              env=self.environment("ddpctl"), capture_output=True,
-                              timeout=PATIENCE_S)
+        return self.ask("logs", "--all", *flags, **NO_RENDEZVOUS)
+
+    def follow(self, *flags):
+        return self.start("ddpctl", "logs", "--all", "--follow", *flags, stderr=None,
+                          **NO_RENDEZVOUS)
 
     def lines_once_there(self, *flags, count):
         """Asked again until it has so many lines: workers are on their way."""
@@ -112,18 +71,15 @@ class AllLogs(unittest.TestCase):
         self.assertIn("--grep (", self.logs(*there, "--grep", "(").stdout)
 
         # Who follows has everything, to the last line.
-        follower = self.start("ddpctl", "logs", "--all", *there, "--follow", "-n", "1",
-                              "--grep", "rank")
+        follower = self.follow(*there, "-n", "1", "--grep", "rank")
         first = [follower.stdout.readline() for _ in range(4)]
         self.assertIn("rank", "".join(first))
-        with open(self.path("end"), "w", encoding="utf-8"):
-            pass
+        self.end()
         rest = "".join(first) + follower.stdout.read()
         for rank in range(4):
             self.assertRegex(rest, rf"\[{rank} \S+\] rank {rank} ends\n")
         self.assertEqual(follower.wait(PATIENCE_S), 0)
-        for node in self.nodes:
-            self.assertEqual(node.wait(PATIENCE_S), 0)
+        self.end(*self.nodes)
 
     def test_a_token_is_asked_for_as_of_events(self):
         endpoint = self.start_job()
@@ -138,22 +94,19 @@ class AllLogs(unittest.TestCase):
         # Runs that other tests have at work on this machine are found, too.
         name = f"all-logs-{os.getpid()}"
         job = self.start("ddprun", "--nproc-per-node", "2", "--rdzv-id", name, "--log-dir",
-                         self.path("logs"), "--redirects", "3", "./worker",
-                         stderr=subprocess.STDOUT)
+                         self.path("logs"), "--redirects", "3", "./worker")
         where = ("--log-dir", self.path("logs"), "--rdzv-id", name)
         lines = self.lines_once_there(*where, count=4)
         self.assertEqual(len(lines), 4)
-        follower = self.start("ddpctl", "logs", "--all", *where, "--follow")
+        follower = self.follow(*where)
         first = [follower.stdout.readline() for _ in range(4)]
         self.assertEqual(len([line for line in first if "begins" in line]), 2)
-        with open(self.path("end"), "w", encoding="utf-8"):
-            pass
+        self.end()
         rest = follower.stdout.read()
         self.assertRegex(rest, r"\[0 \S+\] rank 0 ends\n")
         self.assertRegex(rest, r"\[1 \S+\] rank 1 ends\n")
-        self.assertEqual(job.wait(PATIENCE_S), 0)
+        self.end(job)
 
 
 if __name__ == "__main__":
-    BIN = os.path.abspath(sys.argv[1])
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)
+    main()

@@ -1,8 +1,6 @@
 """ddpctl on a machine with jobs of several rendezvous, of which it is told none.
 
 usage: finding_jobs.py BIN_DIR [unittest's words]
-
-Other tests' jobs run on this machine, too, and are found: names are this process's.
 """
 
 import json
@@ -11,15 +9,11 @@ import re
 import resource
 import signal
 import subprocess
-import sys
-import tempfile
-import threading
-import unittest
 import urllib.error
 import urllib.request
 
-PATIENCE_S = 120  # on a machine that has no time for it
-BIN = ""
+from waiting_workers import PATIENCE_S, WaitingWorkersTest, main
+
 WORKER = """#!/bin/sh
 echo "rank $RANK begins"
 while ! test -e end; do sleep 0.05; done
@@ -27,49 +21,8 @@ exit ${CODE:-0}
 """
 
 
-class FindingJobs(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="ddprun-finding-")
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        with open(self.path("worker"), "w", encoding="utf-8") as file:
-            file.write(WORKER)
-        os.chmod(self.path("worker"), 0o755)
-        self.environment = {
-            key: value for key, value in os.environ.items()
-            if not re.match("SLURM|PET_|DDPRUN_|TORCH|KUBERNETES_", key)}
-        self.environment.update(HOME=self.folder, PET_LOG_DIR=self.path("logs"))
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def name(self, word):
-        return f"{word}{os.getpid()}"
-
-    def start(self, program, *arguments, preexec_fn=None, **variables):
-        started = subprocess.Popen(
-            [os.path.join(BIN, program), *arguments], cwd=self.folder, text=True,
-            stdin=subprocess.DEVNULL, env={**self.environment, **variables},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=preexec_fn)
-        self.addCleanup(started.stdout.close)
-        self.addCleanup(started.wait)
-        self.addCleanup(started.kill)
-        return started
-
-    def wait_for(self, started, pattern, times=1):
-        said = ""
-        for line in started.stdout:
-            said += line
-            if found := re.search(pattern, line):
-                times -= 1
-                if times == 0:
-                    threading.Thread(target=started.stdout.read, daemon=True).start()
-                    return found
-        self.fail(f"it has ended without {pattern}: {said}")
-
-    def start_daemon(self):
-        daemon = self.start("ddprun-rendezvous", "--port", "0")
-        return self.wait_for(daemon, r"listening on (127\.0\.0\.1:\d+)").group(1)
+class FindingJobs(WaitingWorkersTest):
+    worker = WORKER
 
     def start_node(self, job, *flags, workers=2, begins=True, **variables):
         node = self.start("ddprun", "--rdzv-id", job, "--nproc-per-node", str(workers),
@@ -82,17 +35,9 @@ class FindingJobs(unittest.TestCase):
             self.wait_for(node, "begins", node.begins)
 
     def ctl(self, *words, code=0, **variables):
-        done = subprocess.run([os.path.join(BIN, "ddpctl"), *words], cwd=self.folder, text=True,
-                              env={**self.environment, **variables}, stdin=subprocess.DEVNULL,
-                              capture_output=True, timeout=PATIENCE_S, check=False)
+        done = self.ask(*words, **variables)
         self.assertEqual(done.returncode, code, (words, done.stdout, done.stderr))
         return done
-
-    def end(self, *nodes, code=0):
-        with open(self.path("end"), "w", encoding="utf-8"):
-            pass
-        for node in nodes:
-            self.assertEqual(node.wait(PATIENCE_S), code)
 
     def two_nodes(self, job, endpoint, **variables):
         # One names the daemon otherwise: it is the same one.
@@ -208,6 +153,9 @@ class FindingJobs(unittest.TestCase):
         self.assertEqual([command.split()[1] for command in commands], ["report", "logs", "page"])
         for command in commands[:2]:
             self.assertTrue(self.ctl(*command.split()[1:]).stdout)
+        self.assertRegex(self.ctl("report", job).stdout,
+                         r"(?m)^  HOST +RANK +END +AT +CAUSE\n"
+                         r"  \S+ +\d +exit code 17 +20\S+ +rank \d begins$")
         told = json.loads(self.ctl("status", job, "--json").stdout)
         self.assertIs(told["ended"], True)
         self.assertEqual((told["exit_code"], told["verdict"]), (17, "failed"))
@@ -271,8 +219,8 @@ class FindingJobs(unittest.TestCase):
     def test_lines_that_logs_have_lost_are_told(self):
         endpoint = self.start_daemon()
         job = self.name("lost")
-        with open(self.path("worker"), "w", encoding="utf-8") as file:
-            file.write(WORKER.replace("while", "test $RANK = 1 && seq -f 'line %06g' 20000\nwhile"))
+        self.write_worker(
+            WORKER.replace("while", "test $RANK = 1 && seq -f 'line %06g' 20000\nwhile"))
 
         def small_files():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -305,5 +253,4 @@ class FindingJobs(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BIN = os.path.abspath(sys.argv[1])
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]], verbosity=2)
+    main()

@@ -1,9 +1,12 @@
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "base/os/read_files.hpp"
 #include "base/printable.hpp"
+#include "base/text_table.hpp"
 #include "launcher/ctl/bundle.hpp"
 #include "launcher/ctl/jobs_text.hpp"
 #include "launcher/ctl/json_field.hpp"
@@ -21,6 +24,25 @@ struct ReportOptions {
     std::string bundle;  ///< the file to write; empty: the report is printed
 };
 
+/// Every rank that failed in the last generation, a row each; empty: none did.
+std::string failed_ranks_text(const nlohmann::json& report) {
+    const auto failed = report.find("failed_ranks");
+    if (failed == report.end() || failed->empty()) {
+        return "";
+    }
+    std::vector<TableRow> rows{{"HOST", "RANK", "END", "AT", "CAUSE"}};
+    for (const nlohmann::json& rank : *failed) {
+        rows.push_back({said(rank, "hostname"), said(rank, "rank"), said(rank, "end"),
+                        said(rank, "at"), said(rank, "cause")});
+    }
+    std::string text = table_text(rows, "  ");
+    const auto all = report.value("failures", std::uint64_t{0});
+    if (all > failed->size()) {
+        text += fmt::format("  and {} more\n", all - failed->size());
+    }
+    return text;
+}
+
 /// What a closed run's report.json (docs/logs.md) says, for people.
 std::string report_text(const nlohmann::json& report) {
     std::string text = fmt::format("{}: {}: {}\n", said(report, "program"), said(report, "verdict"),
@@ -35,6 +57,7 @@ std::string report_text(const nlohmann::json& report) {
             text += fmt::format("  {}  {}\n", said(event, "at"), said(event, "text"));
         }
     }
+    text += failed_ranks_text(report);
     const auto failure = report.find("first_failure");
     if (failure == report.end()) {
         return text;

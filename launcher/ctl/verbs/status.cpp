@@ -8,6 +8,7 @@
 #include "base/limits.hpp"
 #include "launcher/ctl/ended_job.hpp"
 #include "launcher/ctl/jobs_text.hpp"
+#include "launcher/ctl/json_field.hpp"
 #include "launcher/ctl/local_rendezvous.hpp"
 #include "launcher/ctl/local_runs.hpp"
 #include "launcher/ctl/status_here.hpp"
@@ -108,8 +109,7 @@ int show_ended(const StatusOptions& options, const std::vector<std::string>& fol
     }
     const nlohmann::ordered_json job = ended_job(folders, options.log_dir);
     if (options.wants_json) {
-        fmt::print("{}\n",
-                   job.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+        fmt::print("{}", json_line(job));
     } else {
         fmt::print("{}", ended_job_text(job));
     }
