@@ -16,7 +16,15 @@ foreach(library IN LISTS libraries)
     cmake_path(GET library FILENAME name)
     file(CREATE_LINK "${library}" "${DDPRUN_FAKE_GPU_TREE}/torch/lib/${name}" SYMBOLIC)
 endforeach()
-foreach(folder torch nvidia/cu13 nvidia/nccl)
+# PyTorch's Python looks from the path that it is imported by.
+file(GLOB members RELATIVE "${DDPRUN_FAKE_GPU}"
+     "${DDPRUN_FAKE_GPU}/torch/*" "${DDPRUN_FAKE_GPU}/torchgen" "${DDPRUN_FAKE_GPU}/functorch"
+     "${DDPRUN_FAKE_GPU}/torch-*.dist-info")
+list(REMOVE_ITEM members torch/lib)
+foreach(member IN LISTS members)
+    file(CREATE_LINK "${DDPRUN_FAKE_GPU}/${member}" "${DDPRUN_FAKE_GPU_TREE}/${member}" SYMBOLIC)
+endforeach()
+foreach(folder nvidia/cu13 nvidia/nccl)
     file(CREATE_LINK "${DDPRUN_FAKE_GPU}/${folder}/include"
          "${DDPRUN_FAKE_GPU_TREE}/${folder}/include" SYMBOLIC)
 endforeach()

@@ -17,7 +17,7 @@ shows Python's stacks.
                     6 kept), so that what needs a GPU is compiled where there is none; if they
                     cannot be had, it says so and goes on
   --fake-gpu        also a LibTorch for CUDA with its headers in .venv/fake-gpu (773 MB are
-                    downloaded, 1.1 GB kept), for the tests that run it without a GPU: see
+                    downloaded, 1.2 GB kept), for the tests that run it without a GPU: see
                     tests/fake_gpu. Refused where NVIDIA's driver is installed
   --full            also --cuda-headers, --fake-gpu without such a driver, the headers of the oldest
                     and of the newest LibTorch that the worker runtime is written for, with
@@ -190,7 +190,7 @@ else
 fi
 
 # unpack_wheels NAME FOLDER MEMBERS PIP-OPTION... -- (REQUIREMENT SHA256)...: what lies in folders
-# called MEMBERS ("include", "include lib") in these wheels, of whatever platform, goes into
+# called MEMBERS ("include", "torch torchgen") in these wheels, of whatever platform, goes into
 # .venv/FOLDER. If pip cannot get a wheel, a line says so, and set-up goes on.
 unpack_wheels() {
     local name=$1 target=.venv/$2 members=$3 folder mark options=()
@@ -198,7 +198,7 @@ unpack_wheels() {
     while [ "$1" != -- ]; do options+=("$1"); shift; done
     shift
     mark=$target/${name// /-}.txt
-    if [ "$(cat "$mark" 2>/dev/null)" = "$*" ]; then
+    if [ "$(cat "$mark" 2>/dev/null)" = "$members: $*" ]; then
         say "$name: they are in $target"
         return
     fi
@@ -220,7 +220,7 @@ for wheel in pathlib.Path(folder).glob("*.whl"):
         archive.extractall(target, [member for member in archive.namelist()
                                     if set(members.split()) & set(member.split("/")[:-1])])
 PYTHON
-        printf '%s' "$*" >"$mark"
+        printf '%s' "$members: $*" >"$mark"
         touch .venv/pyvenv.cfg  # scripts/build.sh configures anew
     else
         say "$name: LEFT OUT: pip cannot get them; what needs them is not compiled"
@@ -255,7 +255,9 @@ if [ "$with_fake_gpu" = yes ]; then
 run scripts/test.sh --gpu on its GPU, and the fake GPU on a machine without one"
     unpack_wheels "headers of CUDA" fake-gpu include "${linux_wheels[@]}" -- \
         "${fake_gpu_header_wheels[@]}"
-    unpack_wheels "LibTorch for CUDA" fake-gpu "include lib" --platform manylinux_2_28_x86_64 \
+    # With its Python, which imports the same libraries, and finds its backends by the metadata.
+    unpack_wheels "LibTorch for CUDA" fake-gpu "torch torchgen functorch \
+${fake_gpu_torch_wheels[0]/==/-}.dist-info" --platform manylinux_2_28_x86_64 \
         --python-version 3.11 -- "${fake_gpu_torch_wheels[@]}"
 fi
 say "done"

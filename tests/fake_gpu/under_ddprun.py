@@ -1,23 +1,28 @@
 #!/usr/bin/env python3
 """Workers on the fake GPU under ddprun, which asks the fake driver and the fake NCCL.
 
-usage: under_ddprun.py --build FOLDER --programs FOLDER --fake-gpu FOLDER [unittest's words]
+usage: under_ddprun.py --build FOLDER --programs FOLDER --fake-gpu FOLDER [--python FILE]
+                       [unittest's words]
 
 --programs says where ddprun and ddprun-gpu-use are, of any build; without them nothing runs, aloud.
+--python is one that has what PyTorch imports.
 """
 
 import argparse
 import glob
 import os
 import pickle
+import random
 import re
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 DEADLINE = 180  # seconds, for what hangs
+KILLS = 20
 options = argparse.Namespace()
 
 
@@ -47,6 +52,24 @@ class UnderDdprun(unittest.TestCase):
     def train(self, name):
         return self.start("--max-restarts", "3", os.path.join(options.build, "bin", "train_digits"),
                           "--epochs", "4", "--checkpoint-dir", os.path.join(self.folder, name))
+
+    def train_python(self, name, *flags, steps, **variables):
+        """With the package ddprun of this tree, and PyTorch of the same LibTorch."""
+        here = os.path.dirname(os.path.abspath(__file__))
+        package = os.path.join(here, "..", "..", "worker_runtime", "python")
+        self.environment.update(variables, PYTHONDONTWRITEBYTECODE="1", PYTHONPATH=":".join(
+            [os.path.join(options.build, "libtorch"), package]))
+        found = subprocess.run([options.python, "-c", "import torch; torch.zeros(1).cuda()"],
+                               env=self.environment, capture_output=True, text=True, check=False,
+                               timeout=DEADLINE)
+        if "ModuleNotFoundError" in found.stderr:
+            self.skipTest(f"{options.python} lacks what PyTorch imports: "
+                          f"{found.stderr.splitlines()[-1]}; scripts/setup.sh installs it")
+        self.assertEqual(found.returncode, 0, found.stderr)
+        folder = os.path.join(self.folder, name)
+        os.makedirs(folder, exist_ok=True)
+        return self.start(*flags, options.python, os.path.join(here, "python_training.py"), folder,
+                          str(steps))
 
     def start_behind(self, *flags, **variables):
         """Rank 1 does not launch the second AllReduce, for which rank 0 waits."""
@@ -108,6 +131,53 @@ class UnderDdprun(unittest.TestCase):
         self.assertEqual(run.returncode, 0, said)
         self.assertEqual(self.parameters(said), expected, said)
 
+    def test_a_training_in_python_ends_alike_after_many_kills(self):
+        steps = 3 * KILLS
+        run = self.train_python("undisturbed", steps=steps)
+        said = run.communicate(timeout=DEADLINE)[0]
+        self.assertEqual(run.returncode, 0, said)
+        expected = self.parameters(said)
+
+        # Each one comes within three steps of the one before, at most two of which are kept.
+        dice = random.Random(KILLS)
+        deaths = [f"{dice.randrange(2)}@{3 * kill + dice.randrange(1, 4)}{dice.choice(['', '+'])}"
+                  for kill in range(KILLS)]
+        run = self.train_python("disturbed", "--max-restarts", str(KILLS), steps=steps,
+                                DEATHS=" ".join(deaths))
+        said = run.communicate(timeout=KILLS * DEADLINE)[0]
+        self.assertEqual(run.returncode, 0, said)
+        self.assertIn(f"generation {KILLS + 1}: 2 workers", said)
+        self.assertEqual(self.parameters(said), expected, said)
+
+    def test_a_training_in_python_leaves_when_asked_and_goes_on(self):
+        run = self.train_python("left", steps=10**9)
+        said = self.read_until(run, "step 3\n")
+        run.terminate()
+        said += run.communicate(timeout=DEADLINE)[0]
+        left = re.findall(r"rank \d leaves after step (\d+)$", said, re.MULTILINE)
+        self.assertEqual((len(left), len(set(left))), (2, 1), said)
+        steps = int(left[0]) + 5
+        run = self.train_python("left", steps=steps)
+        said = run.communicate(timeout=DEADLINE)[0]
+        self.assertIn(f"resumed after step {left[0]}\n", said)
+        undisturbed = self.train_python("undisturbed", steps=steps)
+        expected = self.parameters(undisturbed.communicate(timeout=DEADLINE)[0])
+        self.assertEqual(self.parameters(said), expected, said)
+
+    def test_the_slow_rank_of_a_training_in_python_is_named(self):
+        """The waits are those that DistributedDataParallel measures by CUDA's events."""
+        run = self.train_python("slow", steps=10**9, SLOW="0.02")
+        self.read_until(run, "step 200\n")
+        said, end = "", time.monotonic() + DEADLINE
+        while "slowest" not in said:
+            self.assertLess(time.monotonic(), end, said)
+            self.read_until(run, "step")
+            said = subprocess.run(
+                [os.path.join(options.programs, "ddpctl"), "status", "--log-dir",
+                 os.path.join(self.folder, "logs")], env=self.environment, capture_output=True,
+                text=True, check=True, timeout=DEADLINE).stdout
+        self.assertIn("slowest rank 1; ", said)
+
     def test_the_rank_that_has_launched_less_is_named(self):
         """Rests on this: RAS counts a collective when it is called."""
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -167,8 +237,10 @@ if __name__ == "__main__":
     parser.add_argument("--build", required=True, type=os.path.abspath)
     parser.add_argument("--programs", required=True, type=os.path.abspath)
     parser.add_argument("--fake-gpu", required=True, type=os.path.abspath)
+    parser.add_argument("--python", default="")
     parser.add_argument("tests", nargs="*")
     parser.parse_args(namespace=options)
+    options.python = options.python or sys.executable
     if not os.path.exists(os.path.join(options.programs, "ddprun")):
         print(f"LEFT OUT: all of it: no ddprun in {options.programs}; "
               "configure with -DDDPRUN_PROGRAMS=FOLDER", flush=True)
