@@ -34,6 +34,8 @@ constexpr std::array kVerbs = {
     Verb{"page", kRuns, "Serve the page of a run that is over, from its folder", declare_page},
     Verb{"logs", kLogs, "Show what workers wrote, on this node or on all", declare_logs},
     Verb{"runs", kLogs, "List the runs in this node's log folder", declare_runs},
+    Verb{"checkpoints", kLogs, "List the checkpoints in a folder, or verify every byte",
+         declare_checkpoints},
     Verb{"clean", kLogs, "Remove runs that are over from the log folder", declare_clean},
     Verb{"drain", kOrders, "A node saves and leaves for good; a spare replaces it", declare_order},
     Verb{"restart", kOrders, "The workers save and start anew", declare_order},

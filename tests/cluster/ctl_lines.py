@@ -30,8 +30,8 @@ NEEDS_SECRET = "orders need --operator-secret-file FILE"
 TLS = "--tls-ca {ca} --tls-cert {cert} --tls-key {key}"
 TLS_ELSE = "--tls_ca {ca} --tls_cert {cert} --tls_key {key}"
 
-VERBS = ["status", "jobs", "events", "stacks", "report", "page", "logs", "runs", "clean", "drain",
-         "restart", "hold", "release", "quarantine", "grow", "shrink", "stop", "token", "doctor"]
+VERBS = ["status", "jobs", "events", "stacks", "report", "page", "logs", "runs", "checkpoints",
+         "clean", "drain", "restart", "hold", "release", "quarantine", "grow", "shrink", "stop", "token", "doctor"]
 
 # Line, exit code, expression that is found in what is written.
 TAKEN = [
@@ -112,6 +112,10 @@ TAKEN = [
     ("report --bundle={file} --log_dir {logs} gone", 0, "^{file}: "),
     ("report gone --bundle {missing}/x", 2, "name another file with --bundle"),
     ("report none --bundle {file} --log-dir {logs}", 1, NO_RUN),
+    ("checkpoints list .", 1, r"^ddpctl: \. has no checkpoint; name the folder in which "),
+    ("checkpoints verify {missing} --step 3 --json", 1, "has no checkpoint; name"),
+    ("checkpoints shred .", 2, "list"),
+    ("checkpoints list . --step -1", 2, "--step"),
     ("page none", 1, NO_RUN),
     ("page none --log-dir {logs} --node gpu-07", 1, NO_RUN),
     ("page .", 1, r"^ddpctl: \. has no run.json: it is no folder of a run\n$"),

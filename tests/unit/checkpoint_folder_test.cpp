@@ -20,6 +20,7 @@
 #include "worker_runtime/checkpoint/hashing.hpp"
 #include "worker_runtime/checkpoint/manifest.hpp"
 #include "worker_runtime/checkpoint/safetensors.hpp"
+#include "worker_runtime/checkpoint/verification.hpp"
 
 using namespace ddprun;
 using namespace ddprun::worker;
@@ -46,6 +47,10 @@ public:
 
     static uid_t user() { return ::getuid() == 0 ? 65534 : ::getuid(); }
 };
+
+bool is_verified(const std::string& dir, std::int64_t step) {
+    return verify_checkpoint(dir, step, [](std::uint64_t /*bytes*/) {}).has_value();
+}
 
 // Two tensors whose bytes depend on `seed`.
 Result<std::string> publish(const std::string& dir, std::int64_t step, unsigned seed = 1,
@@ -122,6 +127,11 @@ TEST_CASE("a checkpoint without tensors and one larger than a chunk are read aga
         tensors.push_back(tensor("small." + std::to_string(i), "U8", {}, small));
     }
     REQUIRE(publish_checkpoint(folder.path(), {.step = 2}, tensors));
+    std::uint64_t bytes = 0;
+    const auto count = [&bytes](std::uint64_t more) { bytes += more; };
+    CHECK_FALSE(verify_checkpoint(folder.path(), 2, count).has_error());
+    CHECK(bytes == std::filesystem::file_size(folder / "step-000000000002/" + kModelFile));
+    CHECK(outline_of_checkpoint(folder.path(), 2).value().bytes == bytes);
     const Result<LoadedCheckpoint> loaded = read_checkpoint(folder.path(), 2);
     REQUIRE(loaded);
     CHECK(text_of(loaded->tensors.at("large").bytes) == large);
@@ -143,7 +153,7 @@ TEST_CASE("every flipped bit of every file is noticed") {
         for (std::size_t at = 0; at < good.size(); ++at) {
             for (unsigned bit = 0; bit < 8; ++bit) {
                 write_byte(at, 1U << bit);
-                if (read_checkpoint(folder.path(), 1)) {
+                if (read_checkpoint(folder.path(), 1) || is_verified(folder.path(), 1)) {
                     FAIL("bit " << bit << " of byte " << at << " of " << name << " not noticed");
                 }
             }
@@ -161,7 +171,7 @@ TEST_CASE("every length but the right one of every file is noticed") {
         const std::string good = read_text(file);
         for (std::size_t size = good.size(); size-- > 0;) {
             std::filesystem::resize_file(file, size);
-            if (read_checkpoint(folder.path(), 1)) {
+            if (read_checkpoint(folder.path(), 1) || is_verified(folder.path(), 1)) {
                 FAIL(size << " of " << good.size() << " bytes of " << name << " not noticed");
             }
         }
@@ -202,6 +212,8 @@ TEST_CASE("a checkpoint in the place of another step is not taken for it") {
     const std::string path = publish(folder.path(), 7).value();
     std::filesystem::rename(path, folder / "step-000000000009");
     CHECK_THAT(error_of(folder.path(), 9), Catch::Contains("the manifest is of step 7"));
+    CHECK_FALSE(is_verified(folder.path(), 9));
+    CHECK(outline_of_checkpoint(folder.path(), 9).has_error());
 }
 
 TEST_CASE("a file with a right checksum that is no safetensors is refused") {

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "base/os/unique_fd.hpp"
+#include "worker_runtime/checkpoint/checkpoint_files.hpp"
 #include "worker_runtime/checkpoint/file_io.hpp"
 #include "worker_runtime/checkpoint/folder.hpp"
 #include "worker_runtime/checkpoint/json_text.hpp"
@@ -22,10 +23,6 @@ namespace ddprun::worker {
 namespace {
 
 constexpr const char* kModelFile = "model-00001-of-00001.safetensors";
-
-std::string path_of(const std::string& dir, const std::string& name) {
-    return dir + (dir.ends_with('/') ? "" : "/") + name;
-}
 
 // A folder aside that is removed with all it holds unless it was put in place.
 class Attempt {
@@ -94,57 +91,6 @@ bool retire(const std::string& dir, std::int64_t step) {
            remove_all_of(aside);
 }
 
-Result<Manifest> read_manifest(int folder_fd, const std::string& folder) {
-    const std::string name(kManifestName);
-    const Result<OpenFile> file = open_file(folder_fd, name, path_of(folder, name));
-    if (!file) {
-        return file.error();
-    }
-    if (file->size > kManifestBytesMax) {
-        return Error{ErrorCode::BadMessage, fmt::format("{} has {} bytes, allowed are {}",
-                                                        file->path, file->size, kManifestBytesMax)};
-    }
-    const Result<FileBytes> read = read_file(*file, nullptr);
-    if (!read) {
-        return read.error();
-    }
-    const std::span<const std::byte> bytes = read->bytes();
-    Result<Manifest> manifest =
-        parse_manifest(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-    if (!manifest) {
-        return Error{manifest.error().code, file->path + ": " + manifest.error().what};
-    }
-    return manifest;
-}
-
-// Opens a file that the manifest lists; its size is then right.
-Result<OpenFile> open_listed(int folder_fd, const std::string& folder, const ManifestFile& listed) {
-    Result<OpenFile> file = open_file(folder_fd, listed.name, path_of(folder, listed.name));
-    if (file && file->size != listed.size) {
-        return Error{ErrorCode::BadMessage, fmt::format("{} has {} bytes, the manifest says {}",
-                                                        file->path, file->size, listed.size)};
-    }
-    return file;
-}
-
-// What can be seen without reading the tensors: the files are there and have the right sizes.
-Result<Manifest> look_into(const std::string& folder) {
-    const Result<UniqueFd> folder_fd = open_folder(folder);
-    if (!folder_fd) {
-        return folder_fd.error();
-    }
-    Result<Manifest> manifest = read_manifest(folder_fd->get(), folder);
-    if (!manifest) {
-        return manifest.error();
-    }
-    for (const ManifestFile& file : manifest->files) {
-        if (const Result<OpenFile> opened = open_listed(folder_fd->get(), folder, file); !opened) {
-            return opened.error();
-        }
-    }
-    return manifest;
-}
-
 // Only what looks complete is counted, so that torn checkpoints do not push out the last good one.
 // Newer ones are left alone: training went on from before them, because they could not be read.
 void remove_old(const std::string& dir, std::int64_t written, const PublishOptions& options) {
@@ -159,7 +105,7 @@ void remove_old(const std::string& dir, std::int64_t written, const PublishOptio
         if (step > written) {
             continue;
         }
-        if (step == written || (kept < options.keep && look_into(folder).has_value())) {
+        if (step == written || (kept < options.keep && look_into(dir, step).has_value())) {
             ++kept;
         } else if (kept >= options.keep && !retire(dir, step)) {
             options.on_warning(fmt::format("old checkpoint {} cannot be removed", folder));
@@ -182,9 +128,8 @@ std::optional<Error> read_shard(int folder_fd, const std::string& folder,
     const auto bad = [&](const std::string& why) {
         return Error{ErrorCode::BadMessage, file->path + ": " + why};
     };
-    if (const std::string checksum = hasher.hex(); checksum != listed.xxh3_128) {
-        return bad(
-            fmt::format("its checksum is {}, the manifest says {}", checksum, listed.xxh3_128));
+    if (const Result<void> checked = check_checksum(*file, listed, hasher.hex()); !checked) {
+        return checked.error();
     }
     storage.push_back(*std::move(bytes));
     Result<std::vector<TensorView>> tensors = parse_safetensors(storage.back().bytes());
@@ -206,16 +151,12 @@ Result<LoadedCheckpoint> read_folder(const std::string& folder, std::int64_t ste
     if (!folder_fd) {
         return folder_fd.error();
     }
-    Result<Manifest> manifest = read_manifest(folder_fd->get(), folder);
+    Result<Manifest> manifest = read_manifest(folder_fd->get(), folder, step);
     if (!manifest) {
         return manifest.error();
     }
     LoadedCheckpoint loaded;
     loaded.info = std::move(manifest->info);
-    if (loaded.info.step != step) {
-        return Error{ErrorCode::BadMessage,
-                     fmt::format("the manifest is of step {}", loaded.info.step)};
-    }
     auto storage = std::make_shared<std::vector<FileBytes>>();
     for (const ManifestFile& file : manifest->files) {
         if (const std::optional<Error> problem =
@@ -333,15 +274,11 @@ Result<LoadedCheckpoint> read_checkpoint(const std::string& dir, std::int64_t st
 }
 
 Result<std::vector<std::string>> files_of_checkpoint(const std::string& dir, std::int64_t step) {
-    const std::string folder = path_of(dir, step_folder_name(step));
-    const Result<Manifest> manifest = look_into(folder);
+    const Result<Manifest> manifest = look_into(dir, step);
     if (!manifest) {
         return manifest.error();
     }
-    if (manifest->info.step != step) {
-        return Error{ErrorCode::BadMessage,
-                     fmt::format("the manifest is of step {}", manifest->info.step)};
-    }
+    const std::string folder = path_of(dir, step_folder_name(step));
     std::vector<std::string> files = {path_of(folder, std::string(kManifestName))};
     for (const ManifestFile& file : manifest->files) {
         files.push_back(path_of(folder, file.name));

@@ -52,6 +52,22 @@ std::optional<Error> write_all(int fd, const std::string& path, std::vector<iove
     return std::nullopt;
 }
 
+/// Reads the next bytes of `file`, of which `left` have not been read; at most `into` holds.
+Result<std::size_t> read_some(const OpenFile& file, std::span<std::byte> into, std::uint64_t left) {
+    ssize_t got = 0;
+    do {
+        got = ::read(file.fd.get(), into.data(), std::min(into.size(), kChunkBytes));
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) {
+        return system_error(errno, file.path + " cannot be read");
+    }
+    if (got == 0) {
+        return Error{ErrorCode::BadMessage, fmt::format("{} ended {} bytes before its size of {}",
+                                                        file.path, left, file.size)};
+    }
+    return static_cast<std::size_t>(got);
+}
+
 }  // namespace
 
 Result<ManifestFile> write_file(int folder_fd, const std::string& name, const std::string& path,
@@ -135,24 +151,37 @@ Result<FileBytes> read_file(const OpenFile& file, Xxh3Hasher* hasher) {
     }
     std::span<std::byte> rest = read->bytes();
     while (!rest.empty()) {
-        const ssize_t got = ::read(file.fd.get(), rest.data(), std::min(rest.size(), kChunkBytes));
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got < 0) {
-            return system_error(errno, file.path + " cannot be read");
-        }
-        if (got == 0) {
-            return Error{ErrorCode::BadMessage,
-                         fmt::format("{} ended {} bytes before its size of {}", file.path,
-                                     rest.size(), file.size)};
+        const Result<std::size_t> got = read_some(file, rest, rest.size());
+        if (!got) {
+            return got.error();
         }
         if (hasher != nullptr) {
-            hasher->add(rest.first(static_cast<std::size_t>(got)));
+            hasher->add(rest.first(*got));
         }
-        rest = rest.subspan(static_cast<std::size_t>(got));
+        rest = rest.subspan(*got);
     }
     return read;
+}
+
+Result<std::string> hash_file(const OpenFile& file, const OnRead& on_read) {
+    const Result<FileBytes> buffer =
+        FileBytes::allocate(std::min<std::uint64_t>(file.size, kChunkBytes));
+    if (!buffer) {
+        return Error{buffer.error().code, file.path + ": " + buffer.error().what};
+    }
+    Xxh3Hasher hasher;
+    for (std::uint64_t left = file.size; left > 0;) {
+        const std::span<std::byte> into =
+            buffer->bytes().first(std::min<std::uint64_t>(left, kChunkBytes));
+        const Result<std::size_t> got = read_some(file, into, left);
+        if (!got) {
+            return got.error();
+        }
+        hasher.add(into.first(*got));
+        left -= *got;
+        on_read(*got);
+    }
+    return hasher.hex();
 }
 
 }  // namespace ddprun::worker

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -55,5 +56,11 @@ struct OpenFile {
 /// The file's bytes, read into memory rather than mapped: a file that shrinks or a disk that fails
 /// is then an error instead of a signal. Adds what it reads to `hasher` when there is one.
 [[nodiscard]] Result<FileBytes> read_file(const OpenFile& file, Xxh3Hasher* hasher);
+
+/// Is called with the number of bytes that were just read.
+using OnRead = std::function<void(std::uint64_t bytes)>;
+
+/// The file's checksum. Needs memory for a piece of the file, however large the file is.
+[[nodiscard]] Result<std::string> hash_file(const OpenFile& file, const OnRead& on_read);
 
 }  // namespace ddprun::worker

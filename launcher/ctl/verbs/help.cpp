@@ -49,7 +49,7 @@ std::string shown(const CLI::Option& option) {
 }
 
 std::string verbs_text(const CLI::App& app) {
-    constexpr std::size_t kColumn = 14;
+    constexpr std::size_t kColumn = 15;
     std::string text =
         "usage: ddpctl VERB [options]\n\n"
         "ddpctl VERB --help has the options of a verb, and examples.\n";

@@ -15,6 +15,7 @@ namespace ddprun::launcher {
 [[nodiscard]] Action declare_logs(CLI::App& verb);
 [[nodiscard]] Action declare_node_logs(CLI::App& verb);
 [[nodiscard]] Action declare_runs(CLI::App& verb);
+[[nodiscard]] Action declare_checkpoints(CLI::App& verb);
 [[nodiscard]] Action declare_clean(CLI::App& verb);
 [[nodiscard]] Action declare_doctor(CLI::App& verb);
 [[nodiscard]] Action declare_token(CLI::App& verb);

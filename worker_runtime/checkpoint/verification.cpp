@@ -1,0 +1,60 @@
+#include "worker_runtime/checkpoint/verification.hpp"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include <fmt/format.h>
+
+#include "worker_runtime/checkpoint/checkpoint_files.hpp"
+#include "worker_runtime/checkpoint/folder.hpp"
+
+namespace ddprun::worker {
+
+Result<CheckpointOutline> outline_of_checkpoint(const std::string& dir, std::int64_t step) {
+    const Result<Manifest> manifest = look_into(dir, step);
+    if (!manifest) {
+        return manifest.error();
+    }
+    CheckpointOutline outline{.info = manifest->info};
+    for (const ManifestFile& file : manifest->files) {
+        outline.bytes += file.size;
+    }
+    const std::string path =
+        path_of(path_of(dir, step_folder_name(step)), std::string(kManifestName));
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) {
+        return system_error(errno, path + " cannot be examined");
+    }
+    constexpr std::int64_t kMsPerSecond = 1000;
+    outline.saved = Milliseconds(status.st_mtim.tv_sec * kMsPerSecond);
+    return outline;
+}
+
+Result<void> verify_checkpoint(const std::string& dir, std::int64_t step, const OnRead& on_read) {
+    const std::string folder = path_of(dir, step_folder_name(step));
+    const Result<UniqueFd> folder_fd = open_folder(folder);
+    if (!folder_fd) {
+        return folder_fd.error();
+    }
+    const Result<Manifest> manifest = read_manifest(folder_fd->get(), folder, step);
+    if (!manifest) {
+        return manifest.error();
+    }
+    for (const ManifestFile& listed : manifest->files) {
+        const Result<OpenFile> file = open_listed(folder_fd->get(), folder, listed);
+        if (!file) {
+            return file.error();
+        }
+        const Result<std::string> checksum = hash_file(*file, on_read);
+        if (!checksum) {
+            return checksum.error();
+        }
+        if (const Result<void> checked = check_checksum(*file, listed, *checksum); !checked) {
+            return checked.error();
+        }
+    }
+    return {};
+}
+
+}  // namespace ddprun::worker
