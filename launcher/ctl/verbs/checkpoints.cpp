@@ -10,9 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/printable.hpp"
+#include "base/text_table.hpp"
 #include "launcher/ctl/json_field.hpp"
 #include "launcher/ctl/runs_text.hpp"
-#include "launcher/ctl/text_table.hpp"
 #include "launcher/ctl/verbs/verbs.hpp"
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
 #include "worker_runtime/checkpoint/verification.hpp"
