@@ -81,7 +81,8 @@ class Checkpoints(unittest.TestCase):
 
     def test_what_is_none(self):
         with tempfile.TemporaryDirectory() as empty:
-            self.assertRegex(self.ctl("list", empty, code=1), f"^ddpctl: {empty} has no checkpoint; ")
+            self.assertRegex(self.ctl("list", empty, code=1),
+                             f"^ddpctl: {empty} has no checkpoint; ")
         self.assertIn("has no checkpoint", self.ctl("verify", self.folder + "/none", code=1))
         self.assertIn("has no checkpoint of step 7; it has those of steps 8 to 10",
                       self.ctl("verify", self.folder, "--step", "7", code=1))

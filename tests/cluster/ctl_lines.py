@@ -31,7 +31,8 @@ TLS = "--tls-ca {ca} --tls-cert {cert} --tls-key {key}"
 TLS_ELSE = "--tls_ca {ca} --tls_cert {cert} --tls_key {key}"
 
 VERBS = ["status", "jobs", "events", "stacks", "report", "page", "logs", "runs", "checkpoints",
-         "clean", "drain", "restart", "hold", "release", "quarantine", "grow", "shrink", "stop", "token", "doctor"]
+         "clean", "drain", "restart", "hold", "release", "quarantine", "grow", "shrink", "stop",
+         "token", "doctor"]
 
 # Line, exit code, expression that is found in what is written.
 TAKEN = [
