@@ -14,6 +14,8 @@ import re
 import subprocess
 import sys
 
+from beginnings import check_beginnings
+
 COLUMNS_MAX = 100
 FILE_LINES_MAX = 400  # above it a file is named, not refused
 TEST_FILE_LINES_MAX = 800
@@ -403,6 +405,7 @@ def check_tree(root, paths):
             findings += [(source.path, *finding) for finding in check(source)]
     findings += check_layers(root, sources)
     findings += check_dead(sources)
+    findings += check_beginnings(root, sources)
     by_path = {source.path: source for source in sources}
     for path, number, rule, text in sorted(set(findings)):
         if not (path in by_path and f"tidy: allow {rule}" in by_path[path].lines[number - 1]):

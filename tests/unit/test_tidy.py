@@ -42,6 +42,33 @@ def rules_of_cpp(text, path="rendezvous/server/a.cpp"):
     return rules({path: text})
 
 
+class Beginnings(unittest.TestCase):
+    def count(self, files, allowed):
+        found = findings({**files, "scripts/beginnings.txt": allowed})
+        return [(path, number) for path, number, rule, _ in found if rule == "beginning"]
+
+    def test_each_more_than_allowed_is_found(self):
+        files = {"agent/a.hpp": "#pragma once\n/// What the agent\n/// heard. Of whom: of it.\n"
+                                "int a;  ///< of a: What b does\n",
+                 "agent/a.py": '"""Runs. Where it runs."""\nx = 1  # Nobody knows\n',
+                 "docs/a.md": "# A\n\nWho asks waits.\n\n* Such a list\n\n"
+                              "| What | is |\n| --- | --- |\n| Neither | nor |\n"}
+        self.assertEqual(self.count(files, "agent: 5\ndocs: 3\n"), [])
+        self.assertEqual(self.count(files, "agent: 4\ndocs: 3\n"),
+                         [("agent/a.hpp", 2), ("agent/a.hpp", 2), ("agent/a.hpp", 4),
+                          ("agent/a.py", 1), ("agent/a.py", 2)])
+
+    def test_a_number_that_is_too_large_is_found(self):
+        self.assertEqual(self.count({"agent/a.cpp": "// What.\n"}, "agent: 2\n"),
+                         [("scripts/beginnings.txt", 1)])
+
+    def test_questions_code_and_middles_are_fine(self):
+        self.assertEqual(self.count(
+            {"agent/a.cpp": "// Asks: What is it? Who else, and what? A Who.\n"
+                            'const char* text = "// Who.";\nint of;  // the What of it\n',
+             "docs/a.md": "# A\n\n```\nWhat\n```\n\n## What is it?\n"}, ""), [])
+
+
 class Tokens(unittest.TestCase):
     def test_banned_tokens_are_found(self):
         for rule, text in [
