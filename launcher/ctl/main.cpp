@@ -20,9 +20,8 @@ struct Verb {
 };
 
 constexpr const char* kRuns = "jobs and runs";
-constexpr const char* kLogs = "logs";
+constexpr const char* kHere = "this machine";
 constexpr const char* kOrders = "orders to a job";
-constexpr const char* kMachines = "machines";
 
 constexpr std::array kVerbs = {
     Verb{"status", kRuns, "Show how jobs stand at a rendezvous, or a run here", declare_status},
@@ -32,11 +31,12 @@ constexpr std::array kVerbs = {
     Verb{"report", kRuns, "Print the report of a run, or pack what helps into a file",
          declare_report},
     Verb{"page", kRuns, "Serve the page of a run that is over, from its folder", declare_page},
-    Verb{"logs", kLogs, "Show what workers wrote, on this node or on all", declare_logs},
-    Verb{"runs", kLogs, "List the runs in this node's log folder", declare_runs},
-    Verb{"checkpoints", kLogs, "List the checkpoints in a folder, or verify every byte",
+    Verb{"logs", kHere, "Show what workers wrote, on this node or on all", declare_logs},
+    Verb{"runs", kHere, "List the runs in this node's log folder", declare_runs},
+    Verb{"checkpoints", kHere, "List the checkpoints in a folder, or verify every byte",
          declare_checkpoints},
-    Verb{"clean", kLogs, "Remove runs that are over from the log folder", declare_clean},
+    Verb{"clean", kHere, "Remove runs that are over from the log folder", declare_clean},
+    Verb{"doctor", kHere, "Look for what is wrong with this machine", declare_doctor},
     Verb{"drain", kOrders, "A node saves and leaves for good; a spare replaces it", declare_order},
     Verb{"restart", kOrders, "The workers save and start anew", declare_order},
     Verb{"hold", kOrders, "No generation starts before a time is over", declare_order},
@@ -46,7 +46,6 @@ constexpr std::array kVerbs = {
     Verb{"shrink", kOrders, "Use at most N nodes; the others wait as spares", declare_order},
     Verb{"stop", kOrders, "The workers save, and the job is over", declare_order},
     Verb{"token", kOrders, "Print the bearer token of orders over HTTP", declare_token},
-    Verb{"doctor", kMachines, "Look for what is wrong with this machine", declare_doctor},
     Verb{"node-logs", "", "", declare_node_logs},
     Verb{"help", "", "Show the verbs, or the options of one", declare_help},
 };
@@ -58,8 +57,9 @@ DDPRUN_SECRET_FILE and DDPRUN_OPERATOR_SECRET_FILE stand in for their options.
 
 exit codes:
   0   answered; the order was taken
-  1   no such job, run, node, generation or rank; an order that is
-      impossible now; doctor: something is bad; clean: something is left
+  1   no such job, run, node, generation, rank or checkpoint; an order that is
+      impossible now; doctor: something is bad; clean: something is left;
+      checkpoints: one is damaged
   2   a flag or file that cannot be used
   69  no rendezvous answers there, or none of several leads
 )";
