@@ -111,7 +111,7 @@ struct PreflightDone {
     std::string why;  ///< this node is not fit; empty: it is
 };
 
-/// Answers RunPrepare: how the command has ended. Its processes may still live.
+/// Answers RunPrepare: how the command has ended. Processes of the command may still live.
 struct PrepareEnded {
     std::string fault;  ///< "exited with code 3"; empty: it exited 0
     int exit_code = 0;  ///< of ddprun for that

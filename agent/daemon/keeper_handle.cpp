@@ -221,8 +221,8 @@ void KeeperHandle::on_swept() {
     is_rest_stuck_ = false;
     held_ = Generation();
     running_.clear();
-    // A keeper that dies before its first work would die again: the next worker starts it again,
-    // and the number of workers is bounded. The next worker also retries a launch() that fails now.
+    // A keeper that died before its first work would die again, so only the next worker starts
+    // another keeper: the number of workers is bounded. That worker also retries a failed launch().
     if (has_keeper_worked_) {
         (void)launch();
     }

@@ -18,9 +18,9 @@
 
 namespace ddprun::agent {
 
-/// The page of the generation that lives here, and the effects on it. Without a page, workers are
-/// signalled and their progress is unknown. Effects for another generation than the page's change
-/// nothing. Owned and called by the agent's thread.
+/// Keeps the page of the generation that lives here and carries out effects on it. Without a page,
+/// workers are signalled and their progress is unknown. Effects for another generation than the
+/// page's change nothing. Owned and called by the agent's thread.
 class SharedPage {
 public:
     /// Called when LifeWatch finds a sign of a worker of this generation; on the watch's thread.

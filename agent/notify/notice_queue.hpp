@@ -23,8 +23,8 @@ public:
     /// The line to be delivered now, if there is one; ended() follows.
     [[nodiscard]] std::optional<std::string> begin(Instant now);
 
-    /// Takes the outcome of that; an empty `fault`: it is delivered. Returns a line for people;
-    /// empty: nothing.
+    /// Takes the outcome of the delivery; an empty `fault`: it is delivered. Returns a line for
+    /// people; empty: nothing.
     [[nodiscard]] std::string ended(Instant now, const std::string& fault);
 
     /// When begin() may have a line again; none while it depends on others.

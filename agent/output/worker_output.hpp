@@ -82,7 +82,7 @@ struct OutputCount {
 /// * with a prefix or as JSON lines appear whole, too. There a carriage return ends a line (as in
 ///   torchrun), so that progress bars show.
 ///
-/// An unfinished line, if lines appear whole, is held until its end, until
+/// If lines appear whole, an unfinished line is held until its end, until
 /// Limits::console_line_bytes_max, or until collect() or close(), and then gets a line end.
 ///
 /// A console that takes its time loses nothing: its backlog is bounded, after that the workers'

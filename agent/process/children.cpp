@@ -76,8 +76,8 @@ bool lacked_means() {
     return errno == EMFILE || errno == ENFILE || errno == ENOMEM;
 }
 
-/// For kernels built without the `children` files: everybody whose parent it is. Returns nothing if
-/// it could not look at all of them.
+/// For kernels built without the `children` files: all processes whose parent is `pid`. Returns
+/// nothing if it could not look at all of them.
 std::optional<std::vector<int>> children_by_scan(int pid, const std::string& proc) {
     std::vector<int> children;
     errno = 0;
@@ -92,9 +92,9 @@ std::optional<std::vector<int>> children_by_scan(int pid, const std::string& pro
     return lacked_means() ? std::nullopt : std::optional(std::move(children));
 }
 
-/// Returns the children of the process with threads in `folder`; nothing if it could not look at
-/// all. Children belong to the thread that made or adopted them. The kernel walks the list from one
-/// read to the next; only reaping, which is the parent's, could make it lose its place.
+/// Returns the children of the process with threads in `folder`; nothing if it could not read all
+/// lists. Children belong to the thread that made or adopted them. The kernel walks the list from
+/// one read to the next; only reaping, which is the parent's, could make it lose its place.
 std::optional<std::vector<int>> children_in(const std::string& folder) {
     std::vector<int> children;
     errno = 0;

@@ -18,7 +18,7 @@ inline constexpr std::string_view kStacksProgram = "ddprun-stacks";
 /// installed.
 inline constexpr int kStacksWithoutPySpy = 3;
 
-/// The task of that program.
+/// The task of ddprun-stacks.
 struct StacksOrder {
     std::string folder;  ///< made if it is missing; gets stacks_file() of each worker
     Milliseconds timeout{};

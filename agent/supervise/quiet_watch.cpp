@@ -11,7 +11,7 @@ namespace ddprun::agent {
 namespace {
 
 /// Threads that only wait wake now and then: PyTorch's watchdogs look ten times a second. All of a
-/// worker's together use a fraction of this. A thread that computes, even now and then, uses more.
+/// worker's together use a fraction of this. A worker that computes, even now and then, uses more.
 constexpr int kIdlePercent = 1;
 
 constexpr int kLooksPerTimeout = 4;

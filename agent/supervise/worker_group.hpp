@@ -158,11 +158,11 @@ private:
     rdzv::Start row_;
 };
 
-/// Returns the folder of worker `local_rank` of `group` below `log_dir`; empty if that is empty.
+/// Returns the folder of a worker of `generation` below `log_dir`; empty if `log_dir` is.
 [[nodiscard]] std::string worker_log_dir(const std::string& log_dir, Generation generation,
                                          LocalRank local_rank);
 
-/// Returns the folder of the stacks of its workers; empty if `log_dir` is.
+/// Returns the folder for the stacks of the workers of `generation`; empty if `log_dir` is.
 [[nodiscard]] std::string stacks_dir(const std::string& log_dir, Generation generation);
 
 /// All that the workers of `group` are started with, but for the page, which is the shell's to

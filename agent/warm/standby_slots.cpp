@@ -312,7 +312,7 @@ void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std
         return;  // Its end says the rest.
     }
     if (preparing->purpose == Purpose::Rehearsal) {
-        rehearsed_ = modules_.size();  // The modules before it are fit.
+        rehearsed_ = modules_.size();  // All modules before `module` are fit.
     }
     at(slot).state = Ending{};
     say(is_own_program()

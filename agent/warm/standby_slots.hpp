@@ -84,8 +84,8 @@ public:
 
     /// A worker tells that its program, which is not Python's, waits for its place by itself.
     void can_wait(Instant now);
-    /// The program's name leads to another program than the one that told that: none is prepared
-    /// before a worker tells it again. The standby of `slot` has not been started.
+    /// The program's name now leads to a program that has not told that it can wait: none is
+    /// prepared before a worker tells it again. The standby of `slot` has not been started.
     void is_another_program(LocalRank slot);
 
     /// The trial's, or a standby's, interpreter has the hook.

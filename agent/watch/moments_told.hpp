@@ -27,8 +27,8 @@ public:
     [[nodiscard]] std::optional<rdzv::Reached> note(Instant now,
                                                     const std::vector<rdzv::Event>& events);
 
-    /// Takes the last step and the checkpoint times that the workers told, as TimeUse::note_told().
-    /// Returns them to be told when the workers spent more on these, or have ended.
+    /// Takes the last step and the checkpoint times that workers told, as TimeUse::note_told().
+    /// Returns a message if workers spent more time on checkpoints, or have ended after more steps.
     [[nodiscard]] std::optional<rdzv::Reached> note_told(Instant now,
                                                          const std::optional<std::uint64_t>& step,
                                                          Duration checkpointing, bool have_ended);
