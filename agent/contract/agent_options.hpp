@@ -16,7 +16,7 @@
 
 namespace ddprun::agent {
 
-/// What the agent of a node is told, but for its keeper.
+/// Options of a node's agent, but for its keeper.
 struct AgentOptions {
     SupervisorOptions supervisor;
     OutputOptions output;

@@ -11,7 +11,7 @@
 #include "base/result.hpp"
 #include "rendezvous/wire/endpoint.hpp"
 
-/// What may say that a node will be taken away, and what it says. Pure.
+/// The sources that may say that a node will be taken away, and their answers. Pure.
 namespace ddprun::agent {
 
 /// The metadata server of an EC2 instance.
@@ -45,8 +45,8 @@ struct Clocks {
     WallTime wall{};
 };
 
-/// The moment that a line tells: seconds from now, `120`, or a time in UTC,
-/// `2026-11-23T05:12:00Z`. None: it tells something else.
+/// Returns the moment that a line tells: seconds from now, `120`, or a time in UTC,
+/// `2026-11-23T05:12:00Z`. Returns nothing if the line tells something else.
 [[nodiscard]] std::optional<Instant> deadline_in(std::string_view line, const Clocks& clocks);
 
 /// AWS's spot/instance-action: {"action": "terminate", "time": "2026-11-23T05:12:00Z"}. Fails if it

@@ -74,7 +74,7 @@ struct StartWorkers {
     int world_size = 0;
     Instant publish_until = Instant::min();  ///< as AllowPublishing would say
     std::vector<WorkerSpec> workers;
-    /// Of another node: serve a relay to it, and tell the workers that this is their store.
+    /// Another node's store: serve a relay to it, and tell the workers that this is their store.
     std::optional<StoreAddress> relayed_store = {};
 };
 

@@ -46,7 +46,7 @@ struct WorkerDying {
     rdzv::Evidence evidence;  ///< as of WorkerExited
 };
 
-/// What a worker that ends has told of its checkpoints.
+/// The checkpoints of a worker that ends, as it told.
 struct SavedWork {
     std::string place;      ///< where they are; empty: not told, or several places were
     bool is_newer = false;  ///< one was saved since the worker was asked to save and leave
@@ -111,7 +111,7 @@ struct PreflightDone {
     std::string why;  ///< this node is not fit; empty: it is
 };
 
-/// Answers RunPrepare: how the command has ended. What it left behind may still live.
+/// Answers RunPrepare: how the command has ended. Processes of the command may still live.
 struct PrepareEnded {
     std::string fault;  ///< "exited with code 3"; empty: it exited 0
     int exit_code = 0;  ///< of ddprun for that

@@ -7,7 +7,7 @@
 
 namespace ddprun::agent {
 
-/// Somebody says that this node will be taken away.
+/// A notice that this node will be taken away.
 struct LeaveNotice {
     std::string why;                 ///< for people: "slurm job 42.0 reaches its time limit"
     std::optional<Instant> gone_at;  ///< nothing runs here any more then; none: not told

@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kHttp = "http://";
 constexpr std::string_view kHttps = "https://";
 
-/// What would end a line of the request, or a word of it.
+/// True if no character would end a line of the request, or a word of it.
 bool is_plain(std::string_view text) {
     return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < '\x7f'; });
 }

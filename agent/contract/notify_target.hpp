@@ -25,7 +25,7 @@ struct NotifyUrl {
     bool operator==(const NotifyUrl&) const = default;
 };
 
-/// What --notify names.
+/// The target that --notify names.
 using NotifyTarget = std::variant<NotifyCommand, NotifyUrl>;
 
 /// "http://" or "https://" begins a URL, anything else is a command. A failure tells neither.

@@ -57,7 +57,7 @@ struct OutputOptions {
     /// Makes pseudo-terminals; tests put another file in its place.
     std::string terminal_maker = "/dev/ptmx";
     /// This rank has the terminal that is stdin and the console: a controlling pseudo-terminal like
-    /// it, whatever its OutputChoice. None: nobody has.
+    /// it, whatever its OutputChoice. If unset, no rank has it.
     std::optional<Rank> debug;
 };
 

@@ -15,7 +15,7 @@ struct WorkerSeen {
     bool operator==(const WorkerSeen&) const = default;
 };
 
-/// What one look at the workers of this node has found. Amounts only grow within a generation.
+/// The result of one look at the workers of this node. Amounts only grow within a generation.
 struct SignsOfLife {
     Duration cpu{};                   ///< used by all their processes together
     std::uint64_t output_bytes = 0;   ///< all that they have written

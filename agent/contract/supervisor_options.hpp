@@ -14,7 +14,7 @@
 
 namespace ddprun::agent {
 
-/// Somebody debugs a rank at a terminal, perhaps at another node's: silence of the workers here is
+/// A user debugs a rank at a terminal, perhaps at another node's: silence of the workers here is
 /// no hang, and none of the others here reads what is typed, or stops at a breakpoint() of
 /// Python's.
 struct Debugging {
@@ -23,7 +23,7 @@ struct Debugging {
     bool has_terminal = false;  ///< ddprun here, for the rank if it is here
 };
 
-/// What one agent is told once, by the launcher.
+/// Options that the launcher gives one agent once.
 struct SupervisorOptions {
     Limits limits;
     rdzv::Join identity;  ///< job, node, hostname, slots, role, settings, …; no store

@@ -7,7 +7,7 @@
 
 namespace ddprun::agent {
 
-/// What the user asked for with --warm.
+/// The user's choices with --warm.
 struct WarmOptions {
     [[nodiscard]] bool is_on() const { return learns || !modules.empty(); }
 

@@ -7,26 +7,26 @@
 
 #include "base/tagged.hpp"
 
-/// What the launcher chooses for each worker of this node. Values only.
+/// The launcher's choices for each worker of this node. Values only.
 namespace ddprun::agent {
 
-/// Where on its node a worker runs.
+/// The place of a worker on its node.
 struct WorkerPlacement {
-    /// The one device that it sees; then it is told to be local rank 0. None: as inherited.
+    /// The one device that it sees; then it is told to be local rank 0. Unset: as inherited.
     std::optional<std::string> only_device;
     std::vector<int> cpus;  ///< the kernel's numbers; empty: as inherited
     int numa_node = 0;      ///< near which these are; for people
 };
 
-/// Where the streams of one local rank go besides their log files. A stream that is neither shown
-/// nor tee'd goes to its file only.
+/// The places that the streams of one local rank go to besides their log files. A stream that is
+/// neither shown nor tee'd goes to its file only.
 struct OutputChoice {
     bool shows_stdout = true;
     bool shows_stderr = true;
     bool is_teed_stdout = false;  ///< shown with torchrun's prefix even where `prefixes` is off
     bool is_teed_stderr = false;
-    /// stdout and stderr are one stream, in the order in which the worker writes to them. Neither
-    /// is tee'd then, and both are shown or none.
+    /// stdout and stderr are one stream, in the order in which the worker writes to them. A merged
+    /// stream is not tee'd, and both are shown or none.
     bool is_merged = false;
     /// Other workers of the node are shown, too: the console gets whole lines.
     bool keeps_lines = false;

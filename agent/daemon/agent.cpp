@@ -97,7 +97,7 @@ Agent::~Agent() {
 
 Result<void> Agent::start(std::function<void(int)> on_exit) {
     if (allows_cgroup(keeper_options_.containment)) {
-        // What is left of others may hold ports, files and GPU memory.
+        // Processes left over from other runs may hold ports, files and GPU memory.
         const std::string line = clear_stale_cgroups(options_.supervisor.limits.unkillable_after);
         if (!line.empty()) {
             say(line);
@@ -180,8 +180,8 @@ void Agent::hear_last(Input last) {
     }
 }
 
-/// A link that goes while a verdict is held back goes after it: the verdict has come. Whoever read
-/// over that link reads no more, and is not waited for.
+/// If the link goes down while a verdict is held back, LinkDown follows the verdict. Readers over
+/// that link are cut off at once, so that the run's end does not wait for them.
 void Agent::hear_of_link(Input change) {
     if (held_back_.empty()) {
         feed(std::move(change));
@@ -338,7 +338,7 @@ TerminalRelay::Events Agent::relay_events() {
     events.on_interrupt = [this] { be_signalled(SIGINT); };
     events.on_continued = [this] { follow_window(); };
     events.is_interrupt_ours = [this](LocalRank local_rank) {
-        // Who asks for a debugger wants Ctrl-C to stop the program, not to have it save.
+        // A user of a debugger wants Ctrl-C to stop the program, not to make it save.
         return !options_.supervisor.debugging->is_asked && generation_ &&
                generation_->looks_at_page(local_rank);
     };
@@ -495,7 +495,7 @@ void Agent::start_workers(StartWorkers start) {
             output_->open(number, spec.local_rank, rank, world_size, spec.log_dir);
         if (!opened) {
             say(fmt::format("rank {} cannot be started: {}", rank.value(), opened.error().what));
-            // Of the log disk, or of descriptors.
+            // LimitExceeded is about the log disk, every other error about descriptors.
             const bool is_disk = opened.error().code == ErrorCode::LimitExceeded;
             opened = OutputPipes{};
             opened->fault = is_disk ? EIO : EMFILE;
@@ -599,7 +599,7 @@ void Agent::empty_generation(Generation number) {
     keeper_->empty_generation(number);
 }
 
-/// Of its workers that have been started.
+/// Returns the pids, by local rank, of the workers of `number` that have been started.
 std::map<LocalRank, int> Agent::pids_of(Generation number) {
     const GenerationOnNode* generation = held(number);
     return generation == nullptr ? std::map<LocalRank, int>() : generation->pids();

@@ -52,7 +52,7 @@ public:
     /// `pid` is a child of this process that is no worker's descendant; after start().
     void exclude_from_sweeps(int pid);
 
-    /// Of the supervisor; once on_exit was called.
+    /// Returns why the supervisor left the job, once on_exit was called.
     [[nodiscard]] LeaveCause leave_cause() const { return supervisor_->leave_cause(); }
 
     /// One line of ddprun's own, in order with the workers' output.

@@ -20,7 +20,7 @@ struct AgentView {
     const std::optional<GenerationOnNode>& generation;  ///< none: nothing is left of the last one
     const StoreHost& store;
 
-    /// What the workers of `number` have told, by local rank; empty: that generation is gone.
+    /// Returns what the workers of `number` have told, by local rank; empty: they are gone.
     [[nodiscard]] std::vector<WorkerMoments> moments(Generation number) const {
         return generation && generation->number() == number ? generation->moments()
                                                             : std::vector<WorkerMoments>();

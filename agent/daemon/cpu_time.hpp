@@ -8,8 +8,8 @@
 
 namespace ddprun::agent {
 
-/// Where the CPU time is read that workers and all that they have started use. A value that may go
-/// to another thread: without a cgroup reading it sweeps /proc, which takes as long as it takes.
+/// Reads the CPU time of the workers and of all processes that they have started. A value that may
+/// go to another thread: without a cgroup, reading it sweeps /proc, which may take long.
 class CpuTime {
 public:
     /// `cgroup`: the cgroup v2 of all generations, an open folder; not open: there is none.

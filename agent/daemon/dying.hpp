@@ -7,9 +7,9 @@
 
 namespace ddprun::agent {
 
-/// How the worker `pid`, of which LifeWatch has seen a sign, is dying abnormally: `told` is the
-/// signal by which it said that it dies, or all zero. None if it does not die (it has become
-/// another program, or only its first thread has ended), ends with 0, or cannot be looked at.
+/// Returns how the worker `pid`, of which LifeWatch has seen a sign, is dying abnormally. `told` is
+/// the signal that the worker reported as its cause of death, or all zero. Returns nothing if `pid`
+/// runs on (another program, or only its first thread has ended), ends with 0, or cannot be read.
 [[nodiscard]] std::optional<WorkerEnd> abnormal_end_of(int pid, FatalSignal told);
 
 }  // namespace ddprun::agent

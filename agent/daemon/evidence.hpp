@@ -12,7 +12,7 @@
 
 namespace ddprun::agent {
 
-/// What is known of the end of a worker at once: how it ended, and what the kernel logged about it.
+/// Returns the evidence of a worker's end that is known at once: its status and its kernel note.
 [[nodiscard]] rdzv::Evidence evidence_of(const WorkerEnd& end, const WorkerSpec& spec,
                                          std::optional<std::uint64_t> progress,
                                          std::string kernel_note);

@@ -37,15 +37,15 @@ public:
     /// By local rank.
     [[nodiscard]] const std::vector<WorkerSpec>& workers() const { return start_.workers; }
     [[nodiscard]] const WorkerSpec& worker(LocalRank local_rank) const;
-    /// Where the workers dial their store, their MASTER_PORT; 0: it has no workers.
+    /// Returns the port of the workers' store, their MASTER_PORT; 0: the node has no workers.
     [[nodiscard]] int store_port() const;
 
     /// The first stage: nobody is spawned before the folders of these pipes, by local rank, are
     /// there, for a worker may write its error file at once.
     void await_folders(std::vector<OutputPipes> pipes);
 
-    /// The folders are there: the pipes to spawn the workers with. None: a signal or the order to
-    /// empty it came first, and nobody is to be spawned.
+    /// The folders exist: returns the pipes to spawn the workers with. Returns nothing if a signal
+    /// or the order to empty the generation came first; then no worker is to be spawned.
     [[nodiscard]] std::optional<std::vector<OutputPipes>> take_pipes();
 
     /// A signal is for workers. True, once, if they have not been spawned, and will never be: then
@@ -63,7 +63,7 @@ public:
 
     /// Returns the sign that abnormal_end() could not look at before: that is due now.
     [[nodiscard]] std::optional<FatalSignal> worker_started(LocalRank local_rank, int pid);
-    /// Of those that have been started.
+    /// The pids of the workers that have been started.
     [[nodiscard]] const std::map<LocalRank, int>& pids() const { return pids_; }
 
     /// For the keeper to hold out to a worker; not open: there is none.
@@ -77,13 +77,13 @@ public:
     /// The same of all workers.
     [[nodiscard]] bool all_look_at_page() const;
 
-    /// What the worker, which ends, has told of its checkpoints.
+    /// Returns what the ending worker has told of its checkpoints.
     [[nodiscard]] SavedWork saved_by(LocalRank local_rank) const;
 
     /// Those that the signal is for.
     [[nodiscard]] std::vector<LocalRank> meant_by(const SignalWorkers& effect) const;
 
-    /// What the workers have shown until now, `output` and `cpu` among it.
+    /// Returns the workers' signs of life until now, `output` and `cpu` among them.
     [[nodiscard]] SignsOfLife seen(const OutputMeasure& output, Duration cpu) const;
 
     [[nodiscard]] std::vector<WorkerMoments> moments() const { return page_.moments(); }
@@ -91,14 +91,14 @@ public:
     /// As SharedPage::checkpoints().
     [[nodiscard]] std::vector<std::string> checkpoints() const { return page_.checkpoints(); }
 
-    /// What is known at once of the end of a worker.
+    /// Returns the evidence of a worker's end that is known at once.
     [[nodiscard]] rdzv::Evidence evidence(LocalRank local_rank, const WorkerEnd& end);
 
     /// The same of one that was ended by `signal` before it was spawned.
     [[nodiscard]] rdzv::Evidence evidence_before_spawn(LocalRank local_rank, int signal) const;
 
-    /// As abnormal_end_of() a worker that LifeWatch has seen a sign of. None also for one that has
-    /// not been reported as started: a worker may die before the keeper comes to tell its pid.
+    /// As abnormal_end_of() a worker that LifeWatch has seen a sign of. Returns nothing, too, for a
+    /// worker not yet reported as started: it may die before the keeper reports its pid.
     [[nodiscard]] std::optional<WorkerEnd> abnormal_end(LocalRank local_rank, FatalSignal told);
 
 private:

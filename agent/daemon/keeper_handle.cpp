@@ -105,7 +105,7 @@ void KeeperHandle::request(const KeeperRequest& message, std::vector<UniqueFd> f
         return;
     }
     if (process_.pid() == 0) {
-        // None could be started after the last one was lost, so nothing lives.
+        // No keeper could be started after the last one was lost, so nothing lives.
         if (const auto* empty = std::get_if<KeeperEmpty>(&message)) {
             boost::asio::post(io_, [this, empty = *empty] {
                 if (!is_stopping_) {
@@ -140,7 +140,7 @@ void KeeperHandle::stop(std::function<void()> done) {
     }
     // The keeper does so too, unless it dies with us before.
     containment_.release();
-    // What nothing can kill is not waited for any longer.
+    // stop() does not wait any longer for processes that nothing can kill.
     if (process_.pid() == 0 && (!sweep_.is_running() || is_rest_stuck_)) {
         boost::asio::post(io_, [this] { finish_stop(); });
     }
@@ -187,7 +187,7 @@ void KeeperHandle::sweep_what_it_left() {
     if (containment_.level() == ContainmentLevel::Session) {
         kill_groups_of_workers();
     }
-    // What it held are our children now, those that a stopping keeper had to give up too.
+    // The keeper's orphans are our children now, also those that a stopping keeper gave up.
     sweep_.begin(options_.limits.unkillable_after);
 }
 
@@ -211,7 +211,7 @@ void KeeperHandle::reap_orphans() {
     }
 }
 
-/// Nobody is left, by the kernel's word: only now may another keeper answer for the generation.
+/// The kernel reports no process left: only now may another keeper answer for the generation.
 void KeeperHandle::on_swept() {
     containment_.end_generation();
     if (is_stopping_) {
@@ -221,8 +221,8 @@ void KeeperHandle::on_swept() {
     is_rest_stuck_ = false;
     held_ = Generation();
     running_.clear();
-    // One that dies before it has done anything would do so again: the next worker, whose number is
-    // bounded, tries again. So is one that cannot be started now.
+    // A keeper that died before its first work would die again, so only the next worker starts
+    // another keeper: the number of workers is bounded. That worker also retries a failed launch().
     if (has_keeper_worked_) {
         (void)launch();
     }

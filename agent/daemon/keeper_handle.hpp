@@ -121,8 +121,8 @@ public:
 
     [[nodiscard]] int keeper_pid() const { return process_.pid(); }
 
-    /// Of the workers and all that they have started. Asks nobody here: reading it is what may take
-    /// long.
+    /// Returns a reader of the CPU time of the workers and all that they have started. This call
+    /// does not block; the reading may take long.
     [[nodiscard]] CpuTime cpu_time() const;
 
     /// Closes the socket: the keeper kills what it still holds and ends by itself. No event comes

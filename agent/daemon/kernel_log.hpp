@@ -13,7 +13,7 @@ namespace ddprun::agent {
 /// it, else the number of processes that the OOM killer killed. Reads without blocking. One thread.
 class KernelLog {
 public:
-    /// What is logged from now on counts.
+    /// Counts only what is logged from now on.
     KernelLog();
 
     /// One line about the end of a worker that failed; empty: the kernel had no part in it.

@@ -39,7 +39,7 @@ futex_waitv waiter(std::atomic<std::uint32_t>& word, std::uint32_t value) {
 }  // namespace
 
 bool LifeWatch::is_possible() {
-    // Of no words at all it is not allowed, where it is known.
+    // A kernel that has this call refuses an empty list with EINVAL.
     return syscall(SYS_futex_waitv, nullptr, 0, 0, nullptr, 0) < 0 && errno == EINVAL;
 }
 

@@ -12,8 +12,8 @@
 namespace ddprun::agent {
 
 /// Learns at once that a worker dies that holds its lock in the shared page: the kernel wakes a
-/// thread of this object, which does nothing else. What it finds is a sign, not a proof: whoever
-/// gets it looks at the process.
+/// thread of this object, which does nothing else. A sign is no proof: its receiver inspects the
+/// process.
 class LifeWatch {
 public:
     /// `told` is the signal by which the worker said that it dies, or all zero: the holder of its
@@ -34,7 +34,7 @@ public:
     static constexpr std::size_t kSlotsMax = 127;
 
 private:
-    /// What has been told of one worker.
+    /// The signs of one worker that were reported already.
     struct Sent {
         bool is_signal_told = false;
         bool is_end_told = false;

@@ -29,16 +29,16 @@ public:
     PrepareOutput(boost::asio::io_context& io, const std::string& prefix,
                   std::size_t line_bytes_max, Sinks sinks);
 
-    /// What the command is to write to. At most once.
+    /// Returns the pipe that the command is to write to. At most once.
     [[nodiscard]] Result<UniqueFd> open();
 
-    /// Nobody of the command is left: shows the rest.
+    /// All processes of the command have ended: shows the rest.
     void finish();
 
 private:
     void read_next();
     void read_on();
-    /// What came; empty: there is nothing for now. None: there will be nothing.
+    /// Returns the bytes that came; empty: none for now; nullopt: no more will come.
     [[nodiscard]] std::optional<std::string> read_some();
     void show_lines();
 

@@ -13,8 +13,8 @@
 
 namespace ddprun::agent {
 
-/// Where NCCL's RAS of a process of this node listens, by NCCL_RAS_ADDR or its default; none: at a
-/// name that has to be looked up, or nowhere.
+/// Returns the address of NCCL's RAS in a process of this node, by NCCL_RAS_ADDR or its default;
+/// none: RAS is at a name that has to be looked up, or off.
 [[nodiscard]] std::optional<boost::asio::ip::tcp::endpoint> ras_endpoint(
     const std::optional<std::string>& nccl_ras_addr);
 

@@ -12,7 +12,7 @@ namespace ddprun::agent {
 
 namespace {
 
-/// Of the last 10 s, all processes waited for memory.
+/// Returns the share of the last 10 s in which all processes waited for memory.
 std::optional<int> pressure_permille(const std::string& root) {
     const std::string folder = own_memory_cgroup(root);
     std::optional<std::string> text;

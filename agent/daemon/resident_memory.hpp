@@ -13,11 +13,11 @@ struct ProcessMemory {
     std::uint64_t peak_bytes = 0;  ///< the most of that so far
 };
 
-/// Of that process alone; none: it is gone. `root` is put before every path, here and below.
+/// The memory of `pid` alone; none: it is gone. `root` is put before every path, here and below.
 [[nodiscard]] std::optional<ProcessMemory> memory_of_process(int pid, const std::string& root = {});
 
-/// What this machine, or the tightest limit of our cgroup, has left. None: the kernel does not
-/// tell.
+/// Returns the memory that this machine, or the tightest limit of our cgroup, has left. Returns
+/// nothing if the kernel does not tell.
 [[nodiscard]] std::optional<rdzv::HostMemory> host_memory(const std::string& root = {});
 
 }  // namespace ddprun::agent

@@ -173,7 +173,7 @@ void RunEvents::tell_moments(std::optional<rdzv::Reached> reached) {
     }
 }
 
-/// Of all ranks, on the node that has their store.
+/// Estimates moments of all ranks, on the node that has their store.
 void RunEvents::estimate(Instant now, bool have_ended, Chronicle::Events& events) {
     if (base_rank_ != 0 || !chronicle_.needs_estimates()) {
         means_.store.end_estimates();
@@ -448,7 +448,7 @@ void RunEvents::finish_reading(std::function<void()> done) {
         end();
         return;
     }
-    // What the workers wrote last may be on its way to the logs.
+    // The workers' last output may be on its way to the logs.
     const auto left = std::make_shared<std::size_t>(workers);
     for (std::size_t i = 0; i < workers; ++i) {
         output_.collect(generation_, LocalRank(static_cast<int>(i)),

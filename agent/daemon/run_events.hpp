@@ -32,8 +32,8 @@
 
 namespace ddprun::agent {
 
-/// What happens on this node, told to those who ask: in `events.jsonl`, on the socket in the run's
-/// folder (docs/events.md), and to the rendezvous how far the workers are. On the agent's thread;
+/// Publishes the events of this node in `events.jsonl` and on the socket in the run's folder
+/// (docs/events.md), and tells the rendezvous how far the workers are. On the agent's thread;
 /// outlives the run of the loop.
 class RunEvents final : public rdzv::Watched {
 public:
@@ -53,7 +53,7 @@ public:
     /// The run has its folder: answers there. Once; later calls do nothing.
     void begin_to_answer();
 
-    /// Where the time of this run went so far.
+    /// Returns how the time of this run was spent so far.
     [[nodiscard]] const rdzv::TimeUse& time_use() const { return log_->time_use(); }
 
     /// The workers have ended for good: who follows what they write is sent the rest, then `done`
@@ -81,7 +81,7 @@ public:
 
 private:
     [[nodiscard]] std::vector<WorkerState> workers() const;
-    /// Of one who reads on this run's socket.
+    /// State of one reader on this run's socket.
     struct ReadHere {
         std::string waiting;
         bool is_owed = false;  ///< it was sent, and is not taken

@@ -18,12 +18,12 @@
 
 namespace ddprun::agent {
 
-/// What an agent does with the page of the generation that lives here. There may be none: then
-/// workers are signalled and nobody knows how far they came. Effects for another generation than
-/// the page's change nothing. Owned and called by the agent's thread.
+/// Keeps the page of the generation that lives here and carries out effects on it. Without a page,
+/// workers are signalled and their progress is unknown. Effects for another generation than the
+/// page's change nothing. Owned and called by the agent's thread.
 class SharedPage {
 public:
-    /// What LifeWatch finds about a worker of this generation; on the watch's thread.
+    /// Called when LifeWatch finds a sign of a worker of this generation; on the watch's thread.
     using OnSign = std::function<void(Generation, LocalRank, FatalSignal told)>;
 
     explicit SharedPage(OnSign on_sign) : on_sign_(std::move(on_sign)) {}
@@ -44,11 +44,11 @@ public:
     [[nodiscard]] std::optional<std::uint64_t> progress(Generation generation,
                                                         LocalRank local_rank) const;
 
-    /// What the workers have told of how far they are, by local rank; none without a page.
+    /// Returns how far the workers are, as they told, by local rank; none without a page.
     [[nodiscard]] std::vector<WorkerMoments> moments() const;
 
-    /// Where the workers' checkpoints are, as they told: each place once,
-    /// at most read_ahead_places_max.
+    /// Returns the places of the workers' checkpoints, as they told: each place once, at most
+    /// read_ahead_places_max.
     [[nodiscard]] std::vector<std::string> checkpoints() const;
 
 private:

@@ -37,17 +37,17 @@ public:
     void serve(ServeStore order);
 
     /// Serves a relay to the store of `start` (its relayed_store) on a port of the kernel's choice
-    /// on 127.0.0.1, and tells the workers that this is where their store is. Where there can be
-    /// none, a line says so, nothing has changed, and they dial the store itself.
+    /// on 127.0.0.1, and tells the workers that this is where their store is. If no relay can be
+    /// served, a line says so, nothing changes, and the workers dial the store itself.
     void relay(StartWorkers& start);
 
     void close();
 
-    /// What its stores have answered so far.
+    /// Returns the operations that its stores have answered so far.
     [[nodiscard]] std::vector<rdzv::StoreOperations> operations() const;
 
-    /// Of these, how many there were but those by which clients only look, as NCCL's threads do
-    /// every second.
+    /// Returns how many of these operations there were but those by which clients only look, as
+    /// NCCL's threads do every second.
     [[nodiscard]] std::uint64_t requests() const;
 
     /// As StoreServer::ask_who_waits().

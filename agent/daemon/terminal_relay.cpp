@@ -27,7 +27,7 @@ std::optional<char> key_of(const termios& modes, std::size_t which) {
     return key == _POSIX_VDISABLE ? std::nullopt : std::optional(static_cast<char>(key));
 }
 
-/// What keys mean to the worker's terminal now; a debugger that edits lines itself changes that.
+/// Returns the signal keys of the worker's terminal now; a debugger that edits lines changes them.
 SignalKeys keys_at(int keyboard) {
     const Result<TerminalModes> modes = TerminalModes::of(keyboard);
     if (!modes || (modes->values().c_lflag & ISIG) == 0) {
@@ -144,7 +144,7 @@ void TerminalRelay::wait_for_keys() {
     });
 }
 
-/// Nobody else is to read them: in the background, or with no worker to type to, they stay.
+/// Leaves the keys unread for other readers in the background, or without a worker to type to.
 void TerminalRelay::on_keys() {
     epoll_event event{};
     const int ready = ::epoll_wait(typed_.native_handle(), &event, 1, 0);

@@ -18,9 +18,9 @@
 
 namespace ddprun::agent {
 
-/// Types what somebody types at ddprun's terminal to the worker that has it. That terminal is raw
+/// Types the keys that come from ddprun's terminal to the worker that has it. That terminal is raw
 /// while this process is in its foreground and the worker lives, so that keys mean what they mean
-/// to the worker's own; else it is as it was. What the worker shows goes another way: WorkerOutput.
+/// to the worker's own terminal; else it is as it was. WorkerOutput shows the worker's output.
 /// Owned and called by the agent's thread.
 class TerminalRelay {
 public:

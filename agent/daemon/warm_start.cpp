@@ -145,7 +145,7 @@ WarmStart::WarmStart(boost::asio::io_context& io, const SupervisorOptions& optio
 void WarmStart::observe(const Input& input, const Effects& effects, bool is_ending) {
     if (const auto* from = std::get_if<FromRendezvous>(&input)) {
         if (std::holds_alternative<rdzv::Waiting>(from->message)) {
-            check();  // What this node waits for has changed: it may start soon.
+            check();  // This node's wait has changed: it may start soon.
         }
     } else if (const auto* emptied = std::get_if<Emptied>(&input)) {
         if (emptied->generation != kPrepareGeneration) {
@@ -452,7 +452,7 @@ void WarmStart::hear(LocalRank slot, std::string_view message) {
     }
 }
 
-/// What it wrote would be lost: a cold worker writes it each time.
+/// A standby must not write: its output would be lost, and a cold worker writes it each time.
 void WarmStart::judge_written(LocalRank slot, const Standby& standby) {
     for (const auto& [file, name] :
          {std::pair{&standby.stand_in.out, "stdout"}, std::pair{&standby.stand_in.err, "stderr"}}) {

@@ -31,9 +31,9 @@ namespace ddprun::agent {
 /// Makes the next start of this node's workers a warm one. Owns the standbys, the keeper that holds
 /// them, the workers that they are becoming, and the program that reads the newest checkpoint
 /// ahead. Carries out what StandbySlots decides: starts standbys, tells them what to import, and
-/// when a generation starts tells them their places. What it says to them and they to it is in
-/// worker_runtime/python/INTERNALS.md. Without --warm no standby is prepared, and every worker
-/// starts cold. Owned and called by the agent's thread; outlives the loop's run.
+/// when a generation starts tells them their places. The protocol between WarmStart and the
+/// standbys is in worker_runtime/python/INTERNALS.md. Without --warm no standby is prepared, and
+/// every worker starts cold. Owned and called by the agent's thread; outlives the loop's run.
 class WarmStart {
 public:
     struct Events {
@@ -73,7 +73,7 @@ public:
     /// As StandbySlots.
     void begin();
 
-    /// What the cold worker of this slot is to have for telling what it imports; not open: nothing.
+    /// Returns the pipe by which this slot's cold worker reports its imports; not open: none.
     [[nodiscard]] UniqueFd imports_pipe(LocalRank local_rank);
 
     /// These workers start: which of them have a standby. If any has, the standbys' keeper and

@@ -95,8 +95,8 @@ bool is_socket(int pid, int descriptor) {
     return target.native().starts_with("socket:");
 }
 
-/// Of a connected socket of that process; 0: it is none, or this kernel does not tell. Only sockets
-/// are copied: the end of another copy may wait for a file system.
+/// Returns the peer's port of a connected socket; 0: it is none, or this kernel does not tell. Only
+/// sockets are copied: the end of another copy may wait for a file system.
 int peer_port(int pid, int descriptor) {
 #ifdef SYS_pidfd_getfd
     const UniqueFd process = is_socket(pid, descriptor) ? open_pidfd(pid) : UniqueFd();

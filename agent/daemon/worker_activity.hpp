@@ -6,9 +6,9 @@
 
 namespace ddprun::agent {
 
-/// What the main thread of that process does now, as the kernel tells it in /proc; Unknown: it is
-/// gone, or this user may not look. Who waits on a connection to `store_port` waits for the store;
-/// kernels before Linux 5.6 and some containers do not tell. `root` is put before the path.
+/// Returns what the main thread of that process does now, by /proc; Unknown: it is gone, or this
+/// user may not look. A wait on a connection to `store_port` is a wait for the store; kernels
+/// before Linux 5.6 and some containers do not tell. `root` is put before the path.
 [[nodiscard]] rdzv::Activity activity_of_process(int pid, int store_port,
                                                  const std::string& root = {});
 

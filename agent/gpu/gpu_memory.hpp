@@ -10,7 +10,7 @@
 
 namespace ddprun::agent {
 
-/// Bytes of each GPU, by the driver's number of it. What cannot be told is left out.
+/// Bytes of each GPU, by the driver's number of it. GPUs that cannot be read are left out.
 using GpuBytes = std::map<int, std::uint64_t>;
 
 /// "0:1024 3:0", as ddprun-gpu-use is asked and answers; none if it is not that.
@@ -18,13 +18,13 @@ using GpuBytes = std::map<int, std::uint64_t>;
 [[nodiscard]] std::optional<GpuBytes> gpu_memory_from(std::string_view text);
 
 /// Decides whether the GPUs have back what ended workers had: no more may be in use there than
-/// before the first workers, beyond Limits::gpu_memory_slack. What living processes hold does not
+/// before the first workers, beyond Limits::gpu_memory_slack. Memory of living processes does not
 /// count, for no worker lives then. Pure; owned and called by one thread.
 class GpuMemoryWatch {
 public:
     explicit GpuMemoryWatch(const Limits& limits) : limits_(limits) {}
 
-    /// What was in use, by nobody who lives, before the first workers had anything.
+    /// Takes the memory in use, by no living process, before the first workers had anything.
     void remember(GpuBytes before) { before_ = std::move(before); }
 
     /// Until it is remembered nothing can be told; without GPUs that tell, never.
@@ -33,8 +33,8 @@ public:
     /// So much may be in use: who holds it need not be asked.
     [[nodiscard]] GpuBytes allowed() const;
 
-    /// Whether what is in use `now` says that all is freed. What was in use before and is not any
-    /// more must stay free, too.
+    /// Whether what is in use `now` says that all is freed. Memory that was in use before and is
+    /// not any more must stay free, too.
     [[nodiscard]] bool is_freed(const GpuBytes& now);
 
     /// It is waited for no longer, and the same bytes never again. A line for the user.

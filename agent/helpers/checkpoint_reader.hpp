@@ -13,8 +13,8 @@
 namespace ddprun::agent {
 
 /// Has the newest checkpoint read ahead by ddprun-readahead, a process of its own: a file system
-/// may never answer. Nobody waits for it, and nobody is told how it went. Owned and called by the
-/// agent's thread.
+/// may never answer. The agent neither waits for it nor reports how it went. Owned and called by
+/// the agent's thread.
 class CheckpointReader {
 public:
     struct Events {

@@ -21,7 +21,7 @@ struct HelperPrograms {
         std::function<void(const std::string& line)> say;
         /// A child of this process that is no worker's was started.
         std::function<void(int pid)> on_child;
-        /// What a program has found out, or that it has done its work.
+        /// Takes a program's finding, or the news that it has done its work.
         std::function<void(Input)> on_input;
     };
 
@@ -32,7 +32,7 @@ struct HelperPrograms {
     /// Workers are about to start.
     void begin_generation();
 
-    /// What is being found out about the workers is of no use any more.
+    /// The findings about these workers are of no use any more.
     void end_generation();
 
     /// Nothing is answered any more.

@@ -55,7 +55,7 @@ Result<std::pair<UniqueFd, UniqueFd>> open_pipe() {
     return std::pair{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-/// What shows it; launcher/ctl/verbs/node_logs.cpp reads the flags of a node's own reader.
+/// The reader's command; launcher/ctl/verbs/node_logs.cpp reads the flags of a node's own reader.
 std::vector<std::string> command_of(const rdzv::ReadWorkers& message, std::string ddpctl,
                                     const std::string& run, const std::string& host) {
     std::vector<std::string> command{std::move(ddpctl)};
@@ -215,7 +215,7 @@ void WorkersReaders::remove(std::uint64_t number) {
     boost::system::error_code ignored;
     reader->output.close(ignored);
     reader->program.cancel();
-    // What it has cancelled has its turn before it is gone.
+    // The handlers that it has cancelled run before it is gone.
     asio::post(io_, [reader] {});
 }
 

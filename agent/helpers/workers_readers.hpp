@@ -44,7 +44,7 @@ public:
     /// once if there are none, after Limits::read_end_timeout at the latest.
     void finish(std::function<void()> done);
 
-    /// Nobody reads any more: what finish() waits for is over.
+    /// All readers are gone: what finish() waits for is over.
     void cut_off();
 
     /// The same, without a word to who waits in finish().

@@ -213,7 +213,7 @@ void Keeper::handle(KeeperTerminal terminal) {
     terminal_ = std::move(terminal);
 }
 
-/// Whoever has the terminal now, a shell, may have changed it since.
+/// Leaves the terminal alone if its present user, a shell, has changed it since.
 void Keeper::restore_terminal() const {
     const Result<TerminalModes> before = TerminalModes::from_bytes(terminal_.before);
     const Result<TerminalModes> raw = TerminalModes::from_bytes(terminal_.raw);

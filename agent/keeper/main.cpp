@@ -25,7 +25,7 @@ int usage() {
     return kExitUsage;
 }
 
-/// What the agent gave us is for no worker.
+/// Takes a descriptor that the agent gave us; no worker gets it.
 UniqueFd inherited(int fd) {
     (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     return UniqueFd(fd);

@@ -75,7 +75,7 @@ int prepare(const ChildSetup& setup) {
     }
     const std::vector<cpu_set_t>& cpus = setup.cpus;
     if (!cpus.empty() && sched_setaffinity(0, cpus.size() * sizeof(cpu_set_t), cpus.data()) != 0) {
-        return errno;  // None of them is left in our cpuset.
+        return errno;  // Our cpuset has none of them.
     }
     if (dup2(setup.out, STDOUT_FILENO) < 0 || dup2(setup.err, STDERR_FILENO) < 0) {
         return errno;

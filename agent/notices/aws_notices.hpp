@@ -14,9 +14,9 @@
 namespace ddprun::agent {
 
 /// Asks the metadata server of an EC2 instance (IMDSv2) every Limits::drain_ask_every whether the
-/// instance will be taken away: it has no events. What it says again is told once; that it does
-/// not answer is said once for each reason, and asked on. Owned and called by the agent's thread;
-/// outlives the run of `io`.
+/// instance will be taken away: it has no events. A repeated answer is told once; a failure to
+/// answer is said once for each reason, and asking continues. Owned and called by the agent's
+/// thread; outlives the run of `io`.
 class AwsNotices final : public DrainNotice {
 public:
     AwsNotices(boost::asio::io_context& io, const Limits& limits, rdzv::Endpoint server,

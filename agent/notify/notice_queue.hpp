@@ -23,14 +23,14 @@ public:
     /// The line to be delivered now, if there is one; ended() follows.
     [[nodiscard]] std::optional<std::string> begin(Instant now);
 
-    /// How that went; an empty `fault`: it is delivered. What people should know of it; empty:
-    /// nothing.
+    /// Takes the outcome of the delivery; an empty `fault`: it is delivered. Returns a line for
+    /// people; empty: nothing.
     [[nodiscard]] std::string ended(Instant now, const std::string& fault);
 
     /// When begin() may have a line again; none while it depends on others.
     [[nodiscard]] std::optional<Instant> next_deadline() const;
 
-    /// Of those that are not delivered.
+    /// The number of lines that are not delivered.
     [[nodiscard]] std::size_t size() const { return waiting_.size(); }
 
 private:

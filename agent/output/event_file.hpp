@@ -22,9 +22,9 @@ public:
     /// The folder is there: writes what was held. Not for a second time.
     [[nodiscard]] Result<void> begin();
 
-    /// Writes what is held, and `line`. What cannot be written is held for the next call, at most
-    /// Limits::events_waiting_max lines: the first of these go first. Fails once for a full file,
-    /// to which nothing more is written.
+    /// Writes what is held, and `line`. Lines that cannot be written are held for the next call, at
+    /// most Limits::events_waiting_max; the oldest go first. Fails once for a full file, to which
+    /// nothing more is written.
     [[nodiscard]] Result<void> add(std::string line);
 
 private:

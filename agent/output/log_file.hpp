@@ -11,10 +11,10 @@
 
 namespace ddprun::agent {
 
-/// A file that is appended to. Where it would grow beyond its limit it becomes `<path>.1`, the next
-/// one `<path>.2` and so on, the highest number being the newest, and `path` begins anew. What
-/// comes in one piece is cut between its lines where that is possible. What existed before is
-/// appended to.
+/// A file that is appended to, also if it existed before. Before it would grow beyond its limit, it
+/// is renamed to `<path>.1`, the next one to `<path>.2` and so on, the highest number being the
+/// newest, and `path` begins anew. Each rotation cuts a written piece between its lines where that
+/// is possible.
 class LogFile {
 public:
     /// Makes the file if it is missing. Not through a symbolic link.

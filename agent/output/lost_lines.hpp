@@ -13,7 +13,7 @@
 
 namespace ddprun::agent {
 
-/// What is missing in the logs of one rank.
+/// The lines that the logs of one rank lack.
 struct LostLog {
     int rank = 0;
     std::uint64_t lines = 0;

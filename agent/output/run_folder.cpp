@@ -172,7 +172,7 @@ bool remove_folder(const std::string& log_dir, const std::string& name, bool onl
     return why.empty() || say(result.failed, why);
 }
 
-/// What an earlier remove_folder() could not finish.
+/// Removes what an earlier remove_folder() could not finish.
 void remove_leftovers(const std::string& log_dir, const MachineIdentity& here,
                       RunsRemoved& result) {
     std::vector<std::string> leftovers;
@@ -198,7 +198,7 @@ std::string text_of(const RunNote& note) {
 std::string short_text_of(RunNote note) {
     const std::size_t most = LogLimits().run_note_bytes_max;
     std::string text = text_of(note);
-    // What the cut leaves of a character is replaced by one that may be longer.
+    // A character that the cut splits is replaced by one that may be longer.
     while (text.size() > most && !note.text.empty()) {
         const std::size_t over = text.size() - most;
         note.text.resize(note.text.size() - std::min(note.text.size(), over));

@@ -15,7 +15,7 @@
 
 namespace ddprun::agent {
 
-/// What a run says of itself: `<log-dir>/<job>_<8 hex>/run.json`, written when its first worker is
+/// A run's note about itself: `<log-dir>/<job>_<8 hex>/run.json`, written when its first worker is
 /// started and once more when its ddprun exits.
 struct RunNote {
     std::string program;
@@ -38,10 +38,10 @@ inline constexpr const char* kStateName = "status.json";
 
 /// Adds the field `log_lost` of such a note, and of /status, if anything is lost.
 void add_lost(nlohmann::ordered_json& object, const std::vector<LostLog>& lost);
-/// What that field holds.
+/// Returns the content of that field.
 [[nodiscard]] std::vector<LostLog> lost_in(const nlohmann::json& note);
 [[nodiscard]] nlohmann::ordered_json run_note_json(const RunNote& note);
-/// None: that is no such note.
+/// Returns nothing if `json` is no such note.
 [[nodiscard]] std::optional<RunNote> parse_run_note(std::string_view json);
 /// That of the run in the folder `run`; none: it has none.
 [[nodiscard]] std::optional<RunNote> read_run_note(const std::string& run);
@@ -103,8 +103,8 @@ enum class RunsOf { ThisUser, Everybody };
 [[nodiscard]] std::vector<FoundRun> runs_in(const std::string& log_dir, const std::string& job = {},
                                             RunsOf whose = RunsOf::ThisUser);
 
-/// The run in `folder`, which may lie anywhere; as of runs_in(). None: it is no run's, or another
-/// user's.
+/// The run in `folder`, which may lie anywhere; as of runs_in(). Returns nothing if the folder is
+/// no run's, or another user's.
 [[nodiscard]] std::optional<FoundRun> run_in(const std::string& folder);
 
 /// How long the workers of the newest run of `job` that knows it took to leave when asked; none: no
@@ -112,7 +112,7 @@ enum class RunsOf { ThisUser, Everybody };
 [[nodiscard]] std::optional<Milliseconds> last_saving(const std::string& log_dir,
                                                       const std::string& job);
 
-/// What remove_runs() did.
+/// The result of remove_runs().
 struct RunsRemoved {
     std::vector<std::string> removed;  ///< names
     std::vector<std::string> left;     ///< "NAME: why", which run

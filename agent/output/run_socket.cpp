@@ -27,7 +27,7 @@ Result<UniqueFd> listen_in_run(const std::string& folder) {
     const int there = address->folder();
     UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     ::unlinkat(there, kUnfinishedName, 0);
-    // Nobody can connect before listen(): until then its mode does not matter.
+    // The socket's mode does not matter before listen(): until then connecting fails.
     if (!socket.is_open() || ::bind(socket.get(), address->get(), address->size()) != 0 ||
         ::fchmodat(there, kUnfinishedName, S_IRUSR | S_IWUSR, 0) != 0 ||
         ::listen(socket.get(), SOMAXCONN) != 0 ||

@@ -16,7 +16,7 @@ namespace ddprun::agent {
 namespace {
 
 constexpr std::string_view kSpecial = "\n\r\b\x1b";
-/// Of a terminal that does not tell its own.
+/// The window of a terminal that does not tell its own.
 constexpr WindowSize kUsualWindow{.rows = 24, .columns = 80};
 /// A worker's terminal is not narrower for the sake of its prefix.
 constexpr int kColumnsMin = 20;
@@ -268,7 +268,7 @@ void Screen::go_up(Stream& stream, std::size_t count) {
         if (stream.cursor > 0) {
             --stream.cursor;
         } else if (stream.rows.size() < options_.limits.bar_rows_max) {
-            // What stood there has scrolled by; it is about to be drawn anew.
+            // The row's old text has scrolled by; the row is about to be drawn anew.
             stream.rows.insert(stream.rows.begin(), Row{.is_bar = true});
         }
     }

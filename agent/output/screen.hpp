@@ -24,13 +24,13 @@ struct ScreenOptions {
     Limits limits;
 };
 
-/// What a terminal shows that several workers write to. Whole lines scroll by, with the rank before
+/// Draws a terminal that several workers write to. Whole lines scroll by, with the rank before
 /// them. A line that "\r" begins anew (a progress bar) keeps its place: those of all ranks are a
 /// block below the lines, each redrawn where it is; a line that something else in the program has
-/// written behind a bar is a line of its own. Another unfinished line (a prompt) is shown
-/// when it has not grown for a while; the cursor stays behind it until something else is shown.
-/// Equal lines that several ranks write within a while are one, `[0-7] text`; lines of one rank
-/// never change their order.
+/// written behind a bar is a line of its own. Another unfinished line (a prompt) is shown when it
+/// has not grown for a while; the cursor stays behind it until something else is shown. Equal lines
+/// that several ranks write within a while are one, `[0-7] text`; lines of one rank never change
+/// their order.
 ///
 /// Knows of the terminal's control sequences as much as progress bars use: carriage return,
 /// backspace, erasing, moving up (nested bars are rows of the block). Colours and links pass.
@@ -51,7 +51,7 @@ public:
     /// `own_prefix`: instead of the rank's; such lines are never folded.
     [[nodiscard]] Source add(Rank rank, std::optional<std::string> own_prefix);
     void feed(Instant now, Source source, std::string_view bytes, std::string& out);
-    /// What is unfinished is a line now. More may follow.
+    /// Turns an unfinished line into a whole one. More may follow.
     void finish(Instant now, Source source, std::string& out);
     /// Nothing follows.
     void remove(Instant now, Source source, std::string& out);

@@ -8,14 +8,14 @@
 
 namespace ddprun::agent {
 
-/// The keys that a terminal makes signals of, in its present modes. None: it makes none of any.
+/// The keys that a terminal makes signals of, in its present modes. An unset key makes no signal.
 struct SignalKeys {
     std::optional<char> interrupt;
     std::optional<char> quit;
     std::optional<char> suspend;
 };
 
-/// What becomes of typed bytes.
+/// The outcome of typed bytes.
 struct Typed {
     std::string passed;        ///< for the worker's terminal
     int interrupts = 0;        ///< for ddprun itself: as so many Ctrl-C of its own terminal

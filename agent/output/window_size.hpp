@@ -2,7 +2,7 @@
 
 namespace ddprun::agent {
 
-/// Of a terminal, in characters. 0: not known.
+/// The size of a terminal, in characters. 0: not known.
 struct WindowSize {
     int rows = 0;
     int columns = 0;

@@ -151,7 +151,7 @@ public:
                                   .is_merged = choice.is_merged};
     }
 
-    /// Of the workers of this node.
+    /// Whether the console shows another worker of this node.
     [[nodiscard]] bool is_another_shown(LocalRank local_rank, Rank rank, int world_size) const {
         const int base_rank = rank.value() - local_rank.value();
         return std::any_of(

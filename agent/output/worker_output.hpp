@@ -24,13 +24,13 @@
 
 namespace ddprun::agent {
 
-/// What a worker writes to: blocking write ends of pipes, as programs expect, or pseudo-terminals.
-/// Both are the same one where its streams are merged. Close them once the worker (or the keeper)
-/// has its copies.
+/// The ends that a worker writes to: blocking write ends of pipes, as programs expect, or
+/// pseudo-terminals. If its streams are merged, both ends are the same one. Close them once the
+/// worker (or the keeper) has its copies.
 struct OutputPipes {
     UniqueFd out;
     UniqueFd err;
-    /// What is written to it is typed at `out`, which is to control the worker and to be its stdin.
+    /// Bytes written to it are typed at `out`, which is to control the worker and to be its stdin.
     /// Not open: `out` is not such a terminal.
     UniqueFd keyboard;
     int fault = EMFILE;  ///< an errno: why there are none, where `out` is not open
@@ -44,7 +44,7 @@ struct StandIn {
     UniqueFd err;  ///< not open where the two are merged
 };
 
-/// What is known of a worker's last words.
+/// The last words of a worker, as far as they are known.
 struct Collected {
     /// The last bytes of its stderr, or of both streams where they are merged, at most
     /// Limits::stderr_tail_bytes_max.
@@ -55,13 +55,13 @@ struct Collected {
     bool is_complete = true;
 };
 
-/// What all workers together have written so far.
+/// The output of all workers together so far.
 struct OutputMeasure {
     std::uint64_t bytes = 0;
     bool is_console_full = false;  ///< workers may wait for it to take what they write
 };
 
-/// What one worker has written: by the output thread for others.
+/// The output of one worker, counted by the output thread for others.
 struct OutputCount {
     static constexpr std::size_t kFirst = 32;
 
@@ -82,7 +82,7 @@ struct OutputCount {
 /// * with a prefix or as JSON lines appear whole, too. There a carriage return ends a line (as in
 ///   torchrun), so that progress bars show.
 ///
-/// Where lines appear whole, an unfinished one is held until its end, until
+/// If lines appear whole, an unfinished line is held until its end, until
 /// Limits::console_line_bytes_max, or until collect() or close(), and then gets a line end.
 ///
 /// A console that takes its time loses nothing: its backlog is bounded, after that the workers'
@@ -111,9 +111,9 @@ public:
     /// OutputOptions::debug; where none can be had, that is said once. Its folder `log_dir` (made
     /// with its parents, 0700), stdout.log and stderr.log in it, or output.log where the two are
     /// merged, are made on the output thread: when_ready() tells when. The links `by-rank/<rank>`
-    /// to it, of the run and of the generation, follow, before the worker is collected. What exists
-    /// is appended to; nothing is ever truncated or deleted. An empty `log_dir` means no files.
-    /// Fails only if no descriptors are left, and leaves nothing then.
+    /// to it, of the run and of the generation, follow, before the worker is collected. Existing
+    /// files are appended to; nothing is ever truncated or deleted. An empty `log_dir` means no
+    /// files. Fails only if no descriptors are left, and leaves nothing then.
     [[nodiscard]] Result<OutputPipes> open(Generation generation, LocalRank local_rank, Rank rank,
                                            int world_size, const std::string& log_dir);
 
@@ -134,12 +134,12 @@ public:
     /// up; until then further ones are not called.
     void measure(std::function<void(const OutputMeasure&)> look);
 
-    /// What the newest worker of that place has written so far; 0 of none. Asks nobody.
+    /// Returns how many bytes the newest worker of that place has written; 0 of none. Asks nobody.
     [[nodiscard]] std::uint64_t bytes_of(LocalRank local_rank) const;
     /// When it has written last; none: it has not.
     [[nodiscard]] std::optional<Instant> last_of(LocalRank local_rank) const;
 
-    /// What the logs of this run's workers lack because it could not be written. Asks nobody.
+    /// Returns the lines that this run's logs lack because writing them failed. Asks nobody.
     [[nodiscard]] std::vector<LostLog> lost() const;
 
     /// When the first of the newest workers has written something after that moment, as far as

@@ -42,7 +42,7 @@ ConsoleSink::ConsoleSink(boost::asio::io_context& io, int fd, std::function<void
         kind_ = Kind::Socket;
     } else if (S_ISFIFO(status.st_mode) || ::isatty(fd_.get()) == 1) {
         // O_NONBLOCK belongs to the open file description, which the shell shares: so open it anew.
-        // Where that is not allowed, small writes to what polls as writable have to do.
+        // If that is not allowed, the sink makes small writes once `fd_` polls as writable.
         const std::string path = fmt::format("/proc/self/fd/{}", fd_.get());
         UniqueFd own(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
         if (own.is_open()) {

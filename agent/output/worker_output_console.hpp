@@ -14,7 +14,7 @@ namespace ddprun::agent {
 
 /// One console stream (stdout, stderr, or both if they are the same place) of the output thread.
 /// Takes bytes without ever blocking on a terminal, pipe or socket, and never changes the flags of
-/// the description it was given, which the user's shell shares. What does not fit at once waits.
+/// the description it was given, which the user's shell shares. Bytes that do not fit at once wait.
 class ConsoleSink {
 public:
     /// Duplicates `fd`; one that is not open makes a sink that is gone. `on_room` is called when

@@ -41,7 +41,7 @@ namespace ddprun::agent {
 void reserve_file(const std::string& path, std::size_t bytes);
 
 /// Writes `content` over what `path` holds, for a disk that takes no second file: a reader of this
-/// moment may see a mixture. What is there stays if the disk has no room even for that.
+/// moment may see a mixture. The old content stays if the disk has no room even for that.
 [[nodiscard]] Result<void> overwrite_file(const std::string& path, std::string_view content);
 
 /// Makes `link` a symbolic link to `target`, in place of an older link.

@@ -20,7 +20,7 @@ public:
                                                  const std::vector<std::string>& texts,
                                                  std::string prefix, std::size_t line_bytes_max);
 
-    /// What the stream said. Fails when the file cannot be written.
+    /// Takes bytes of the stream. Fails when the file cannot be written.
     [[nodiscard]] Result<void> feed(std::string_view bytes);
 
     /// Takes a last line without its end as a line.

@@ -38,7 +38,7 @@ LineWriter json_lines(JsonLine json) {
     };
 }
 
-/// Of what ddprun itself says. The stream of a JSON line tells already whose it is.
+/// Writes ddprun's own lines. A JSON line names ddprun as its stream already.
 LineWriter own_lines(const OutputOptions& options) {
     if (!options.is_json) {
         return with_prefix({});
@@ -333,7 +333,7 @@ void OutputPump::carry(Stream& stream, std::string_view bytes) {
     stream.console->sink().write(lines_);
 }
 
-/// What the worker wrote, for those who read it later.
+/// Writes the worker's output to its log.
 void OutputPump::log(Stream& stream, std::string_view bytes) {
     Result<void> logged;
     std::string_view left = stream.log_dir.empty() ? std::string_view() : bytes;
@@ -373,8 +373,8 @@ void OutputPump::drain(Stream& stream) {
     }
 }
 
-/// What was written is on its way through a queue of the kernel, of which FIONREAD knows nothing. A
-/// read that finds nothing has waited for that.
+/// Written bytes pass through a queue of the kernel that FIONREAD does not count. A read that finds
+/// nothing has waited for that queue.
 void OutputPump::drain_terminal(Stream& stream) {
     for (std::size_t left = options_.limits.terminal_bytes_max; left > 0 && !stream.is_ended;) {
         std::size_t count = 0;

@@ -31,15 +31,15 @@ namespace ddprun::agent {
 /// The window of the pseudo-terminal of a worker that is shown on the terminal `console`.
 [[nodiscard]] WindowSize workers_window(const OutputOptions& options, int console, Rank rank);
 
-/// What is read of one stream of a worker.
+/// The end from which one stream of a worker is read.
 struct StreamEnd {
     UniqueFd fd;  ///< non-blocking
     bool is_terminal = false;
     bool adds_returns = false;  ///< the terminal does, before each line feed
 };
 
-/// A worker's pipes and place, on the way to the output thread. Where its streams are merged `out`
-/// carries both, and `err` is not open.
+/// A worker's pipes and place, on the way to the output thread. If its streams are merged, `out`
+/// carries both and `err` is not open.
 struct OpenedWorker {
     Generation generation;
     LocalRank local_rank;

@@ -30,7 +30,7 @@ namespace ddprun::agent {
 namespace {
 
 constexpr std::string_view kNamePrefix = "ddprun-";
-// Of a folder that somebody who cleans up has taken before we could lock it.
+// Attempts to make a folder that a concurrent clean-up does not remove before it is locked.
 constexpr int kAttempts = 3;
 // Cgroups beside ours that are looked at.
 constexpr std::size_t kNeighboursMax = 1024;
@@ -49,7 +49,7 @@ std::string path_of(const UniqueFd& folder) {
     return readlink(link.c_str(), path.data(), path.size() - 1) > 0 ? path.data() : std::string();
 }
 
-/// Where cgroup v2 is mounted; empty: nowhere.
+/// Returns the mount point of cgroup v2; empty: it is not mounted.
 std::string mount_point() {
     const std::unique_ptr<FILE, int (*)(FILE*)> mounts(setmntent("/proc/self/mounts", "re"),
                                                        &endmntent);
@@ -264,7 +264,7 @@ void Cgroup::end_generation() {
 
 void Cgroup::remove() {
     end_generation();
-    (void)rmdir(path_of(folder_).c_str());  // Whoever is left in it is the next agent's to find.
+    (void)rmdir(path_of(folder_).c_str());  // The next agent finds what is left.
 }
 
 std::string clear_stale_cgroups(Milliseconds patience) {

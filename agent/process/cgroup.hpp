@@ -20,7 +20,7 @@ public:
     /// what is missing; nothing is left then.
     [[nodiscard]] static Result<Cgroup> make();
 
-    /// None where the level wanted has none, or where none can be had and none is demanded.
+    /// Returns no cgroup if the wanted level has none, or if none can be had and none is demanded.
     [[nodiscard]] static Result<std::optional<Cgroup>> make_if_wanted(
         std::optional<ContainmentLevel> wanted);
 
@@ -35,7 +35,7 @@ public:
     /// child that was born into one with more.
     [[nodiscard]] Result<void> begin_generation();
 
-    /// Of the generation, for fork_into(); -1 before begin_generation().
+    /// The generation's folder, for fork_into(); -1 before begin_generation().
     [[nodiscard]] int birthplace() const { return birthplace_.get(); }
 
     /// When is_empty(): removes the cgroups of generations.
@@ -44,7 +44,7 @@ public:
     /// SIGKILL to all its processes, those that are being forked meanwhile too.
     void kill_all() const;
 
-    /// Nobody lives in it: the kernel's word. Dead ones that are not reaped do not count.
+    /// True if the kernel reports no process in it. Dead ones that are not reaped do not count.
     [[nodiscard]] bool is_empty() const;
 
     /// Readable out of band (EPOLLPRI) when is_empty() has changed since it was last asked.

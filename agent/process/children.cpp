@@ -59,7 +59,7 @@ Duration time_of_ticks(long long ticks) {
     return std::chrono::microseconds(ticks * 1'000'000 / per_second);
 }
 
-/// What follows `key` and a tab in a process's status; empty if it has no such line.
+/// Returns the text after `key` and a tab in a process's status; empty if it has no such line.
 std::string status_line(int pid, std::string_view key) {
     const std::string start = fmt::format("\n{}:\t", key);
     const std::optional<std::string> text = read_whole(fmt::format("/proc/{}/status", pid));
@@ -76,8 +76,8 @@ bool lacked_means() {
     return errno == EMFILE || errno == ENFILE || errno == ENOMEM;
 }
 
-/// For kernels built without the `children` files: everybody whose parent it is. None: it could not
-/// look at all of them.
+/// For kernels built without the `children` files: all processes whose parent is `pid`. Returns
+/// nothing if it could not look at all of them.
 std::optional<std::vector<int>> children_by_scan(int pid, const std::string& proc) {
     std::vector<int> children;
     errno = 0;
@@ -92,9 +92,9 @@ std::optional<std::vector<int>> children_by_scan(int pid, const std::string& pro
     return lacked_means() ? std::nullopt : std::optional(std::move(children));
 }
 
-/// Of the process whose threads are in `folder`. Children belong to the thread that made or adopted
-/// them. The kernel walks the list from one read to the next; only reaping, which is the parent's,
-/// could make it lose its place. None: it could not look at all of them.
+/// Returns the children of the process with threads in `folder`; nothing if it could not read all
+/// lists. Children belong to the thread that made or adopted them. The kernel walks the list from
+/// one read to the next; only reaping, which is the parent's, could make it lose its place.
 std::optional<std::vector<int>> children_in(const std::string& folder) {
     std::vector<int> children;
     errno = 0;

@@ -23,7 +23,7 @@ struct ProcessStat {
 
 inline constexpr const char* kProc = "/proc";
 
-/// None: there is no such process, or no `proc`.
+/// Returns nothing if there is no such process, or no `proc`.
 [[nodiscard]] std::optional<ProcessStat> stat_of(int pid, const std::string& proc = kProc);
 
 /// Not an atomic snapshot: a process that is forked meanwhile may be missing.
@@ -39,8 +39,8 @@ inline constexpr const char* kProc = "/proc";
 /// read.
 [[nodiscard]] std::optional<std::string> variable_of(int pid, std::string_view name);
 
-/// The children of this process, adopted ones and dead ones that nobody has reaped included.
-/// Complete as long as no other thread reaps. None: no descriptor or memory is left to look with.
+/// Returns this process's children, also adopted ones and dead ones not yet reaped. Complete as
+/// long as no other thread reaps. Returns nothing if no descriptor or memory is left to look with.
 [[nodiscard]] std::optional<std::vector<int>> own_children();
 
 /// This process's open descriptors.

@@ -23,7 +23,7 @@ public:
     Containment(std::set<int> excluded, std::optional<Cgroup> cgroup,
                 std::optional<ContainmentLevel> wanted, OuterPids outer_pids = {});
 
-    /// What is really in force.
+    /// The level that is really in force.
     [[nodiscard]] ContainmentLevel level() const { return level_; }
 
     /// For the keeper; -1: there is no cgroup.
@@ -56,7 +56,7 @@ public:
     /// By which number others know this child; it has not been reaped.
     [[nodiscard]] int outer_pid(int child) const { return outer_pids_.of(child); }
 
-    /// Who is left, for people, by outer_pid(); empty when nobody is.
+    /// The processes that are left, for people, by outer_pid(); empty when none is.
     [[nodiscard]] std::string describe_rest() const;
 
     /// `pid`, a child of this process, and its descendants are not of the set.

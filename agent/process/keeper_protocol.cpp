@@ -178,7 +178,7 @@ bool is_sound(const auto& /*message*/) {
 }
 bool is_sound(const KeeperSpawn& spawn) {
     const bool has_possible_cpus = std::all_of(spawn.cpus.begin(), spawn.cpus.end(), [](int cpu) {
-        return cpu >= 0 && cpu < Limits{}.cpus_max;  // What no kernel has would ask for memory.
+        return cpu >= 0 && cpu < Limits{}.cpus_max;  // A larger one would only cost memory.
     });
     return has_possible_cpus && !spawn.command.empty() && spawn.stdin_from <= WorkerStdin::Terminal;
 }

@@ -13,7 +13,7 @@
 #include "base/tagged.hpp"
 #include "worker_runtime/contract/worker_environment.hpp"
 
-/// What an agent and its keeper say to each other over their socketpair; agent/keeper/README.md is
+/// Messages that an agent and its keeper exchange over their socketpair; agent/keeper/README.md is
 /// the table. Strings are bytes of any value. A frame is a native u32 length and so many bytes of
 /// body; both ends are built together and run on one machine.
 namespace ddprun::agent {
@@ -35,7 +35,7 @@ inline const Generation kStandbyGeneration{std::numeric_limits<std::uint64_t>::m
 
 // -------------------------------------------------------------------------- agent to the keeper
 
-/// What a worker reads from.
+/// The file that a worker reads as its stdin.
 enum class WorkerStdin : std::uint8_t {
     Inherited,  ///< ddprun's own
     Nothing,    ///< /dev/null
@@ -85,7 +85,7 @@ struct KeeperSignal {
 };
 
 /// Send `signal` to every worker of the generation that runs and has a handler for it: to the
-/// program itself, not to its children. What has none would most likely die of it.
+/// program itself, not to its children. A worker without a handler would most likely die of it.
 struct KeeperForward {
     Generation generation;
     int signal = 0;

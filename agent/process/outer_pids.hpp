@@ -15,7 +15,7 @@ public:
     /// what it tells of a pidfd is in their numbers.
     explicit OuterPids(UniqueFd descriptors) : descriptors_(std::move(descriptors)) {}
 
-    /// Of a child that has not been reaped; 0: not known, for want of descriptors.
+    /// Returns the outer pid of a child that has not been reaped; 0: unknown, no descriptors left.
     [[nodiscard]] int of(int child) const;
 
 private:

@@ -9,9 +9,9 @@
 
 namespace ddprun::agent {
 
-/// What ddprun was started with and changes for itself: the signals that were blocked or ignored
-/// and the limit on open files. Captured first thing in main(), before any of them is touched;
-/// carried to the keeper as text; put back in every worker between fork and exec.
+/// The state that ddprun was started with and changes for itself: the signals that were blocked or
+/// ignored and the limit on open files. Captured first thing in main(), before any of them is
+/// touched; carried to the keeper as text; put back in every worker between fork and exec.
 class SavedProcessState {
 public:
     /// Reads the state of this process. Standard descriptors that are closed are opened on

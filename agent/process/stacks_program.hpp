@@ -11,14 +11,14 @@
 
 namespace ddprun::agent {
 
-/// What saves the stacks of workers, a program beside ddprun.
+/// The program beside ddprun that saves the stacks of workers.
 inline constexpr std::string_view kStacksProgram = "ddprun-stacks";
 
 /// Its exit code if it has saved what it could, but of Python's stacks none: py-spy is not
 /// installed.
 inline constexpr int kStacksWithoutPySpy = 3;
 
-/// What it is to do.
+/// The task of ddprun-stacks.
 struct StacksOrder {
     std::string folder;  ///< made if it is missing; gets stacks_file() of each worker
     Milliseconds timeout{};
@@ -37,7 +37,7 @@ struct StacksOrder {
 /// exists.
 [[nodiscard]] std::string path_of_py_spy(const std::string& program);
 
-/// What is said if Python's stacks are lacking.
+/// Returns the line that tells users that Python's stacks are lacking.
 [[nodiscard]] std::string no_py_spy_text(const std::string& program);
 
 [[nodiscard]] std::string stacks_file(const std::string& folder, int rank);

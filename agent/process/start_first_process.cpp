@@ -29,7 +29,7 @@ namespace {
 constexpr int kFailed = 127;
 constexpr int kSignalMost = 64;
 
-/// What the child does after its birth, in this order.
+/// The steps of the child after its birth, in this order.
 enum class Step : int { Birth, Users, Session, Descriptors, Proc, Program };
 
 struct Failure {
@@ -53,8 +53,8 @@ bool write_to(const char* path, const std::string& text) {
            write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
-/// This user is itself in there, and nobody else exists. Who may not give up groups may map none
-/// but its own.
+/// This user is itself in there, and nobody else exists. A user that may not give up groups may map
+/// none but its own.
 bool map_users(const ChildSetup& setup) {
     return write_to("/proc/self/setgroups", "deny") &&
            write_to("/proc/self/uid_map", setup.user_map) &&
@@ -100,7 +100,7 @@ Failure become_first_process(const ChildSetup& setup, bool has_user_namespace) {
     if (!take_descriptors(setup)) {
         return {Step::Descriptors, errno};
     }
-    // What is mounted later is seen in there too, and nothing that is mounted in there elsewhere.
+    // Later mounts of the outer namespace show in here; mounts made in here stay in here.
     if (mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0 ||
         mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) {
         return {Step::Proc, errno};
@@ -179,7 +179,7 @@ Error error_of(const Failure& failure, const ProgramSpec& spec) {
                                                     : setting));
 }
 
-/// Blocks until the program is executed, which takes as long as it takes to load. None: it is.
+/// Waits until the program is executed, as long as its load takes; returns nothing then.
 std::optional<Failure> read_failure(const UniqueFd& report) {
     Failure failure;
     ssize_t got = 0;

@@ -7,8 +7,8 @@ namespace ddprun::agent {
 
 /// As start_program(), and the program is the first process of a new PID namespace, with a /proc of
 /// its own: when it ends, however it ends, the kernel kills everybody else in there first. It dies
-/// with the thread that calls this. Where this process may not make one (CAP_SYS_ADMIN) it is made
-/// in a user namespace, in which every user but this one is nobody.
+/// with the thread that calls this. If this process may not make one (CAP_SYS_ADMIN), it is made in
+/// a user namespace, in which every user but this one is nobody.
 ///
 /// `outer_descriptors` becomes the program's descriptor of its own /proc/self/fdinfo in the /proc
 /// of this process, for OuterPids. There is no half-way state: the error says what is missing, and

@@ -125,7 +125,7 @@ void Sweep::step() {
     containment_.kill_all();
     events_.reap();
     if (!containment_.is_empty() || !others_.empty()) {
-        return;  // Who is left is dying, and each death that frees others to be found is announced.
+        return;  // The rest is dying, and each death that frees others to be found is announced.
     }
     cancel();
     events_.on_empty();

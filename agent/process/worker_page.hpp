@@ -16,8 +16,8 @@ namespace ddprun::agent {
 
 /// The agent's end of the page that it shares with the workers of one generation here
 /// (worker_runtime/contract/worker_page.hpp). The memory has no name: it is gone with this object
-/// and the workers that look at it, however the agent ends. What workers write is never trusted
-/// beyond being a number, or a path. Any thread; nothing blocks.
+/// and the workers that look at it, however the agent ends. The agent trusts a worker's bytes only
+/// to be a number, or a path. Any thread; nothing blocks.
 class WorkerPage {
 public:
     /// Fails, leaving nothing, when the kernel gives no such memory.
@@ -68,7 +68,7 @@ public:
         std::uint64_t total_steps = kNoProgress;
         double loss = 0;  ///< the last one; not a number: none
     };
-    /// None: it tells no steps, or writes all the time.
+    /// Returns nothing if the worker tells no steps, or writes all the time.
     [[nodiscard]] std::optional<Pace> pace(LocalRank local_rank) const;
 
     /// How long its training has stood still for checkpoints, as it told.
@@ -77,7 +77,7 @@ public:
     /// Trained on by this process so far, as it told.
     [[nodiscard]] std::uint64_t samples(LocalRank local_rank) const;
 
-    /// Where this worker's checkpoints are, as it told: a path from the root. Empty: it has not.
+    /// Returns where this worker's checkpoints are, as it told: an absolute path; empty: not told.
     [[nodiscard]] std::string checkpoints(LocalRank local_rank) const;
 
     /// For LifeWatch: where news about workers' lives is rung, the word in which the kernel notes

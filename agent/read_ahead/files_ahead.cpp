@@ -61,7 +61,7 @@ void add_files(const std::string& folder, int folders_deep, std::size_t files_ma
     }
 }
 
-/// Of the worker runtime's checkpoints; none: there are none.
+/// Returns the files of the worker runtime's newest checkpoint; none: there is none.
 std::optional<std::vector<std::string>> files_of_runtime(const std::string& place) {
     const Result<std::vector<std::int64_t>> steps = worker::list_checkpoints(place);
     if (!steps || steps->empty()) {

@@ -7,7 +7,7 @@
 
 namespace ddprun::agent {
 
-/// What lies in a folder where a program has its checkpoints.
+/// An entry of a folder where a program has its checkpoints.
 struct FolderEntry {
     std::string name;
     bool is_folder = false;
@@ -15,8 +15,8 @@ struct FolderEntry {
 };
 
 /// The newest of those that look like a checkpoint of a Python program: files that end in .pt,
-/// .pth, .ckpt, .safetensors, .bin or .tar, and folders whose name ends in a digit. Of equally new
-/// ones it is the one whose name is last. None: nothing does.
+/// .pth, .ckpt, .safetensors, .bin or .tar, and folders whose name ends in a digit. Among equally
+/// new ones, the last by name wins. Returns nothing if no entry looks so.
 [[nodiscard]] std::optional<FolderEntry> newest_checkpoint(const std::vector<FolderEntry>& entries);
 
 }  // namespace ddprun::agent

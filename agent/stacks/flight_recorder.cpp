@@ -45,7 +45,7 @@ std::string absolute(const std::string& path, int pid) {
         path);
 }
 
-/// What PyTorch puts before the rank: the new name of the variable, the old one, its default.
+/// PyTorch's prefix of the rank: from the variable's new name, the old one, or its default.
 std::string record_prefix(int pid) {
     for (const char* name : {"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}) {
         if (const std::optional<std::string> prefix = setting_of(pid, name)) {

@@ -18,8 +18,8 @@ public:
     /// Records go to `folder`, those of more than `bytes_max` are left where they are.
     FlightRecorders(std::string folder, std::int64_t bytes_max);
 
-    /// Asks the worker of `rank`, one of `processes`, for its record, if it has a recorder. What
-    /// becomes of that is written to `file`.
+    /// Asks the worker of `rank`, one of `processes`, for its record, if it has a recorder. The
+    /// outcome is written to `file`.
     void ask(int rank, const std::vector<int>& processes, int file);
 
     /// Copies each record once it is written, as `<folder>/nccl_trace_rank_<rank>`: a prefix and a

@@ -34,7 +34,7 @@ std::string command_of(int pid) {
     return text;
 }
 
-/// Where it waits; empty: it does not, or the kernel hides it.
+/// Returns the function that it waits in; empty: it does not wait, or the kernel hides it.
 std::string wait_channel(const std::string& folder) {
     const std::string name = line_of(folder + "/wchan");
     return name == "0" || name == "?" ? std::string() : name;
@@ -50,7 +50,7 @@ std::string indented(std::string_view text) {
 
 std::string thread_text(int pid, int thread) {
     const std::string folder = fmt::format("/proc/{}/task/{}", pid, thread);
-    // Of a thread the same file as of a process; by its number it has one there, too.
+    // A thread has the same file as a process; by its number the file is in /proc, too.
     const std::optional<ProcessStat> stat = stat_of(thread);
     if (!stat) {
         return fmt::format("  thread {} has ended\n", thread);

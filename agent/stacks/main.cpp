@@ -68,9 +68,9 @@ std::string tracing_note() {
                      scope.substr(0, 1));
 }
 
-/// What the kernel knows, of all workers; then what their flight recorders write; then, in the time
-/// that is left, what tools find out: a debugger holds a worker, which then writes no record.
-/// Returns the exit code.
+/// Saves the kernel's view of all workers; then the records of their flight recorders; then, in the
+/// time that is left, the findings of tools. A debugger holds a worker, which then writes no
+/// record. Returns the exit code.
 int save(const std::vector<Worker>& workers, const std::string& program,
          agent::FlightRecorders& recorders, Instant records_until, Instant deadline) {
     for (const Worker& worker : workers) {
@@ -145,7 +145,7 @@ int main(int argc, char** argv) {
         workers.push_back(std::move(*worker));
     }
     agent::FlightRecorders recorders(folder, *bytes_max);
-    // Of the default of 2 s PyTorch takes one, between two looks whether it is asked.
+    // PyTorch polls for the request once a second, which takes 1 s of the default of 2 s.
     const std::chrono::milliseconds time(*milliseconds);
     return save(workers, program, recorders, begun + time * 3 / 4, begun + time);
 }

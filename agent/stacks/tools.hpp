@@ -13,7 +13,7 @@ struct Tool {
     std::vector<std::string> command;  ///< [0] is a path
 };
 
-/// What is installed here for one process.
+/// The tools that are installed here for one process.
 struct FoundTools {
     /// In the order in which they are to run: two cannot look at one process at the same time.
     std::vector<Tool> tools;
@@ -30,8 +30,8 @@ struct ToolQueue {
     std::vector<Tool> tools;
 };
 
-/// Runs the queues beside each other. What runs at `deadline` is killed, what has not begun is left
-/// out; the files say so. SIGCHLD must be blocked. Blocks until then.
+/// Runs the queues beside each other. A tool that runs at `deadline` is killed, one that has not
+/// begun is left out; the files say so. SIGCHLD must be blocked. Blocks until then.
 void run_tools(std::vector<ToolQueue> queues, Instant deadline);
 
 }  // namespace ddprun::agent

@@ -6,7 +6,7 @@ namespace ddprun::agent {
 
 namespace {
 
-/// What is counted on of a lease: the rest is for those who have just looked and still act.
+/// The part of a lease that is trusted: workers that have just looked still act during the rest.
 constexpr int kTrustedPercent = 80;
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace ddprun::agent {
 class LeaseWatch {
 public:
     /// A join was accepted. `said_at`: when something was sent that this answer proves to have
-    /// arrived; none: only the answer to a beat counts. Where no `lease` was ever more than 0 it
+    /// arrived; none: only the answer to a beat counts. If no `lease` was ever more than 0, it
     /// holds for ever: the rendezvous is in this process.
     void begin(Milliseconds lease, std::optional<Instant> said_at);
 

@@ -32,14 +32,14 @@ public:
     /// reason it is due sooner: those that started after it would be asked at once.
     [[nodiscard]] std::optional<Instant> due_at(bool is_draining) const;
 
-    /// What makes the drain due was to be expected.
+    /// True if the notice that makes the drain due was to be expected.
     [[nodiscard]] bool is_planned() const { return first_due_ && first_due_->notice.is_planned; }
 
-    /// Of what makes the drain due, for people: with the time that is left.
+    /// Returns the notice that makes the drain due, for people: with the time that is left.
     [[nodiscard]] std::string why(Instant now) const;
 
-    /// How much of `grace` there is before the node is gone. What is left behind that is for
-    /// killing who stayed, the proof and the goodbye: Limits::leave_reserve, or half of all.
+    /// How much of `grace` there is before the node is gone. The rest is for killing workers that
+    /// stayed, the proof and the goodbye: Limits::leave_reserve, or half of all.
     [[nodiscard]] Duration within(Instant now, Duration grace) const;
 
 private:

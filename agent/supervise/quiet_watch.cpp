@@ -11,13 +11,13 @@ namespace ddprun::agent {
 namespace {
 
 /// Threads that only wait wake now and then: PyTorch's watchdogs look ten times a second. All of a
-/// worker's together use a fraction of this. Who computes, even now and then, uses more.
+/// worker's together use a fraction of this. A worker that computes, even now and then, uses more.
 constexpr int kIdlePercent = 1;
 
 constexpr int kLooksPerTimeout = 4;
 
-// Where the timeout is learned. Nobody waits for five minutes without a tick of CPU time when all
-// is well; jobs that do now and then teach it better in time.
+// The least timeout that is learned. A healthy job hardly waits for five minutes without a tick of
+// CPU time; jobs that do now and then teach a longer timeout in time.
 constexpr Duration kLeastLearned = std::chrono::minutes(5);
 constexpr int kStretchFactor = 10;
 constexpr Duration kLearningInterval = std::chrono::seconds(15);

@@ -16,7 +16,7 @@ namespace ddprun::agent {
 /// GPUs are looked at last, and only when nothing else shows life: that takes longer.
 ///
 /// The timeout is what the settings say or, where it is to be learned, ten times the longest quiet
-/// stretch of this node that was none, and at least five minutes. What was learned stays for later
+/// stretch of this node that was none, and at least five minutes. A learned timeout stays for later
 /// generations.
 class QuietWatch {
 public:
@@ -36,14 +36,14 @@ public:
     /// A sign of life that no look would find. True if is_quiet() has changed.
     [[nodiscard]] bool show_life(Instant now);
 
-    /// What that look has found, with `workers` that still run. True if is_quiet() has changed:
-    /// it is over; that it begins needs take_gpus().
+    /// Takes the signs of that look, with `workers` that still run. True if is_quiet() has changed:
+    /// the quiet is over; that it begins needs take_gpus().
     [[nodiscard]] bool take(Instant now, const SignsOfLife& seen, int workers);
 
     /// True, once until take_gpus(), when nothing but the use of GPUs is left to be looked at.
     [[nodiscard]] bool take_due_gpu_look(Instant now);
 
-    /// What that has found. True if is_quiet() has changed.
+    /// Takes the result of that look at GPUs. True if is_quiet() has changed.
     [[nodiscard]] bool take_gpus(Instant now, bool are_used);
 
     [[nodiscard]] bool is_quiet() const { return is_quiet_; }

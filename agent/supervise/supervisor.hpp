@@ -20,7 +20,7 @@
 
 namespace ddprun::agent {
 
-/// What keeps a node from going on: the nearest thing, if there are several.
+/// The wait that keeps a node from going on: the nearest one, if there are several.
 enum class Wait {
     Nothing,
     KilledWorkers,   ///< to be gone
@@ -54,7 +54,7 @@ enum class ExitReason {
     Bug,             ///< of ddprun itself
 };
 
-/// What has made an agent leave its job, with time to save.
+/// The cause for which an agent leaves its job, with time to save.
 enum class LeaveCause {
     None,    ///< it does not, or goes for another reason
     Signal,  ///< but no Ctrl-C
@@ -79,14 +79,14 @@ struct JoinIsSent {
 struct LinkIsAccepted {
     Milliseconds beat_interval{0};  ///< 0: none are wanted
     std::optional<Instant> beat_at;
-    /// The last answer. None: its silence ends nothing, for no beats are wanted or DropLink was
+    /// The last answer. If unset, silence ends nothing, for no beats are wanted or DropLink was
     /// said.
     std::optional<Instant> heard_at;
 };
 
 using LinkState = std::variant<LinkIsDown, LinkIsUp, JoinIsSent, LinkIsAccepted>;
 
-/// What the rendezvous waits for, as it says.
+/// The wait of the rendezvous, as it says.
 struct RendezvousWait {
     std::string text;  ///< empty: for nothing
     Instant since{};
@@ -103,7 +103,7 @@ enum class StoreState {
     Serving,    ///< used up by the current one
 };
 
-/// What is waited for before this node says that it is ready for a generation.
+/// The wait before this node says that it is ready for a generation.
 enum class Preparation {
     None,
     GpuMemory,  ///< that of the last generation

@@ -51,7 +51,7 @@ void Supervisor::take(const LeaveNotice& input) {
     }
 }
 
-/// None: nothing asks for it, or this node leaves already.
+/// Returns nothing if nothing asks for it, or this node leaves already.
 std::optional<Instant> Supervisor::leave_at() const {
     if (is_leaving() || ending_.has_value()) {
         return std::nullopt;
@@ -125,7 +125,7 @@ void Supervisor::begin_to_leave(bool is_said) {
     }
 }
 
-/// What the workers do now and for how long, as far as it is known, and how not to wait for it.
+/// Describes what the workers do now, for how long if that is known, and how not to wait for it.
 std::string Supervisor::leaving_text() const {
     const auto in_seconds = [](Duration time) {
         return std::chrono::duration_cast<std::chrono::seconds>(time).count();
@@ -150,7 +150,7 @@ void Supervisor::tell_leave() {
                      .within = is_sooner ? std::max(left, Milliseconds(1)) : Milliseconds(0)});
 }
 
-/// Somebody at its terminal wanted that: no failure, and nothing to restart.
+/// A user at the worker's terminal wanted that: no failure, and nothing to restart.
 bool Supervisor::is_ended_by_user(const WorkerExited& input) const {
     const auto index = static_cast<std::size_t>(input.local_rank.value());
     return input.typed_signal != 0 && !is_leaving() && group_->is_in<WorkersRun>() &&

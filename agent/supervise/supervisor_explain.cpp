@@ -36,7 +36,7 @@ std::string Supervisor::explain_down(const LinkIsDown& down) const {
                : fmt::format("cannot reach the rendezvous: {}; trying again", down.why);
 }
 
-/// Of a wait with a limit, how much of it is over, and what sets the limit.
+/// Says, for a wait with a limit, how much of it is over and what sets the limit.
 void Supervisor::say_wait(Wait wait, const std::string& text) {
     Instant since = rendezvous_wait_.since;
     Milliseconds limit =

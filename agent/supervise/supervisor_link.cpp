@@ -148,7 +148,7 @@ void Supervisor::take(const PreflightDone& input) {
     }
 }
 
-/// Where the join was not sent, a Goodbye would be nobody's.
+/// A node that has not joined sends Unfit: its Goodbye would belong to no member.
 void Supervisor::end_unfit(const std::string& why) {
     Ending ending{
         .reason = ExitReason::Unusable, .exit_code = kExitUnfit, .unfit = why, .why = why};
@@ -226,7 +226,7 @@ void Supervisor::join_if_possible() {
     }
     rdzv::Join join = options_.identity;
     join.store = store_address_;
-    // What is held may be of an earlier run than the one that accepted us last.
+    // The workers held may be of an earlier run than the one that accepted us last.
     join.run_token = holds_workers() ? group_token_ : run_token_;
     join.newest = highest_heard_;
     join.tells_progress = true;

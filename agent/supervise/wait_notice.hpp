@@ -16,7 +16,7 @@ public:
     explicit WaitNotice(const Limits& limits)
         : first_after_(limits.say_waiting_after), every_(limits.say_waiting_every) {}
 
-    /// What is waited for now; empty: nothing. `over_at` is when that will be over, if it is known.
+    /// Takes the present wait; empty: nothing. `over_at` is when that will be over, if it is known.
     void update(Instant now, const std::string& text, std::optional<Instant> over_at = {});
 
     /// The text, if it is due at `now`; once.

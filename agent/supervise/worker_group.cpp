@@ -138,7 +138,7 @@ void add_interface(Environment& environment, const SupervisorOptions& options) {
     }
 }
 
-/// What the user wants trackers to find, and has not set.
+/// Adds the variables that the user wants trackers to find, and has not set.
 void add_for_trackers(Environment& environment, const SupervisorOptions& options) {
     environment.insert(environment.end(), options.tracker_environment.begin(),
                        options.tracker_environment.end());

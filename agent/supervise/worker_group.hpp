@@ -138,13 +138,13 @@ public:
 
     [[nodiscard]] std::vector<LocalRank> running() const;
 
-    /// What all workers have saved as they left, for people; empty: that is not known.
+    /// Describes what all workers saved as they left, for people; empty: that is not known.
     [[nodiscard]] std::string saved_text() const;
 
     /// "local ranks 0, 2" of those that run, for people.
     [[nodiscard]] std::string running_text() const;
 
-    /// Of a worker that failed or may have, from now on; all others have none.
+    /// Awaits the last words of a worker that failed or may have; all others have none.
     void await_words(LocalRank local_rank);
 
     /// They are known, or cannot be had. Its evidence, to put them into; null: nobody waits for
@@ -158,11 +158,11 @@ private:
     rdzv::Start row_;
 };
 
-/// Where worker `local_rank` of `group` keeps its files below `log_dir`; empty if that is empty.
+/// Returns the folder of a worker of `generation` below `log_dir`; empty if `log_dir` is.
 [[nodiscard]] std::string worker_log_dir(const std::string& log_dir, Generation generation,
                                          LocalRank local_rank);
 
-/// Where the stacks of its workers are saved; empty if `log_dir` is.
+/// Returns the folder for the stacks of the workers of `generation`; empty if `log_dir` is.
 [[nodiscard]] std::string stacks_dir(const std::string& log_dir, Generation generation);
 
 /// All that the workers of `group` are started with, but for the page, which is the shell's to
@@ -170,7 +170,7 @@ private:
 [[nodiscard]] StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options,
                                     const StoreAddress& store, const std::string& local_address);
 
-/// What the prepare command finds set: what workers find, but for what depends on ranks, on a
+/// The environment of the prepare command: that of workers, but for what depends on ranks, on a
 /// generation, or on where they meet.
 [[nodiscard]] Environment environment_of_prepare(const SupervisorOptions& options,
                                                  const std::string& local_address);

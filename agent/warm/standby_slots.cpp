@@ -297,7 +297,7 @@ void StandbySlots::is_ready(LocalRank slot, std::uint64_t memory) {
 
 void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std::string& why) {
     if (std::holds_alternative<Ready>(at(slot).state)) {
-        at(slot).state = Ending{};  // What it had imported is another file by now.
+        at(slot).state = Ending{};  // A file that it had imported is another one by now.
         say(fmt::format("--warm: the standby of local rank {} has ended: {} {}", slot.value(),
                         module, why));
         return;
@@ -312,7 +312,7 @@ void StandbySlots::is_unfit(LocalRank slot, const std::string& module, const std
         return;  // Its end says the rest.
     }
     if (preparing->purpose == Purpose::Rehearsal) {
-        rehearsed_ = modules_.size();  // What comes before it is fit.
+        rehearsed_ = modules_.size();  // All modules before `module` are fit.
     }
     at(slot).state = Ending{};
     say(is_own_program()
@@ -623,7 +623,7 @@ void StandbySlots::prepare_next(Instant now, const NodeSeen& node) {
 std::optional<Instant> StandbySlots::next_deadline() {
     for (const Slot& slot : slots_) {
         if (const auto* preparing = std::get_if<Preparing>(&slot.state)) {
-            return preparing->until;  // Of one at a time.
+            return preparing->until;  // Standbys are prepared one at a time.
         }
     }
     if (is_off() || is_preparing()) {

@@ -20,7 +20,7 @@
 
 namespace ddprun::agent {
 
-/// What one takes that has imported torch 2.13 for CPUs, and torch._dynamo, as measured.
+/// Memory of a standby that has imported torch 2.13 for CPUs, and torch._dynamo, as measured.
 inline constexpr std::uint64_t kStandbyWithTorchBytes = std::uint64_t{290} << 20;
 
 // --------------------------------------------------------------------------------------- effects
@@ -47,9 +47,9 @@ struct DiscardStandby {
 using StandbyEffect = std::variant<TryStandby, PrepareStandby, DiscardStandby, Say>;
 using StandbyEffects = std::vector<StandbyEffect>;
 
-/// What a node is like when standbys are prepared, or not.
+/// The state of a node on which standbys are prepared, or not.
 struct NodeSeen {
-    /// Where standbys need room. None: it is not known, or they need none.
+    /// The room for standbys, if they need some. Unset: it is not known, or they need none.
     std::optional<MemoryRoom> room = {};
     /// Some worker that tells its steps has not told the first.
     bool is_first_step_awaited = false;
@@ -60,7 +60,7 @@ struct NodeSeen {
 /// rehearsal has imported them: a process that shows what of them must wait for the place, also
 /// what leaves no trace, and ends. Pure. Owned and called by one thread.
 ///
-/// What has come before a call counts: settle() says what is to be done after each.
+/// Each call depends on all calls before it; settle() returns what is to be done after each.
 class StandbySlots {
 public:
     StandbySlots(const Limits& limits, int slots, WarmOptions options);
@@ -84,8 +84,8 @@ public:
 
     /// A worker tells that its program, which is not Python's, waits for its place by itself.
     void can_wait(Instant now);
-    /// What the program's name leads to is not what has told that: none is prepared before a worker
-    /// tells it again. The standby of `slot` has not been started.
+    /// The program's name now leads to a program that has not told that it can wait: none is
+    /// prepared before a worker tells it again. The standby of `slot` has not been started.
     void is_another_program(LocalRank slot);
 
     /// The trial's, or a standby's, interpreter has the hook.
@@ -94,17 +94,17 @@ public:
     void is_fit(LocalRank slot, std::uint64_t memory = 0);
     /// It has so many bytes of its own; 0: not known.
     void is_ready(LocalRank slot, std::uint64_t memory = 0);
-    /// It ends: `module` must not be imported before the place is known, and `why`. Of one that is
-    /// ready it is a file.
+    /// It ends: `module` must not be imported before the place is known, and `why`. For a ready
+    /// standby, `module` is a file.
     void is_unfit(LocalRank slot, const std::string& module, const std::string& why);
     /// It ends: a module that was only guessed cannot be imported. The next ones leave it out.
     void cannot_import(LocalRank slot, const std::string& module);
     void has_ended(LocalRank slot);
-    /// None can be started here, for this reason: from now on every worker starts cold.
+    /// No standby can be started here, for this reason: from now on every worker starts cold.
     void cannot_be_started(const std::string& why);
     /// Their keeper was lost, and they with it.
     void are_lost();
-    /// Somebody waits for memory: all are given up, and none is prepared until begin().
+    /// Processes wait for memory: all are given up, and none is prepared until begin().
     void memory_is_short();
 
     /// A generation starts: those of its slots that have a standby. They are used up by this; if
@@ -118,11 +118,11 @@ public:
     /// Why `slot` has no standby at `now`, and how long that would have taken, for people.
     [[nodiscard]] std::string why_not(LocalRank slot, Instant now) const;
 
-    /// What is to be done, after each of the above, on a node that is like `node`.
+    /// Returns what is to be done, after each of the above, on a node that is like `node`.
     [[nodiscard]] StandbyEffects settle(Instant now, const NodeSeen& node);
     [[nodiscard]] std::optional<Instant> next_deadline();
 
-    /// None is prepared any more.
+    /// True once no standby is prepared any more.
     [[nodiscard]] bool is_off() const { return phase_ == Phase::Off; }
 
 private:
@@ -131,7 +131,7 @@ private:
         Tried,
         Off,  ///< none is prepared any more
     };
-    /// What standbys import.
+    /// The origin of the modules that standbys import.
     enum class Imports {
         Named,       ///< what the user has named
         Learning,    ///< what workers tell, which is added
@@ -228,7 +228,7 @@ private:
     }
     /// How long one standby's imports take; none: nobody has imported them yet.
     [[nodiscard]] std::optional<Duration> imports_take() const;
-    /// What standbys that are not prepared wait for.
+    /// Says what the standbys that are not prepared wait for.
     [[nodiscard]] std::string held_up_by(Instant now) const;
     /// From `now` until the standby of `slot` is ready, unless workers hold that up.
     [[nodiscard]] Duration ready_in(LocalRank slot, Instant now, Duration imports_take) const;
@@ -293,7 +293,7 @@ private:
 /// The variables for which that is so, for the standby that must not ask for them.
 [[nodiscard]] std::vector<std::string> variables_of_generation();
 
-/// What the standbys of this node are started with: a worker's, but for the variables of a
+/// The specs to start this node's standbys with: a worker's, but for the variables of a
 /// generation.
 [[nodiscard]] std::vector<WorkerSpec> standbys_of(const SupervisorOptions& options);
 

@@ -18,7 +18,7 @@
 
 namespace ddprun::agent {
 
-/// What a worker has told through its page of how far it has come.
+/// A worker's progress, as it told through its page.
 struct WorkerMoments {
     std::optional<Instant> main;
     std::optional<Instant> group_ready;
@@ -58,22 +58,22 @@ public:
     void worker_started(Instant now, Generation generation, LocalRank local_rank, int pid,
                         Events& out);
 
-    /// What the workers of `generation` have told so far, by local rank. A moment is told once,
-    /// when all of them have come to it, as of the last. The step comes into the event of their
-    /// end.
+    /// Takes what the workers of `generation` have told so far, by local rank. Each moment is told
+    /// once, when all of them have come to it, as of the last. The step comes into the event of
+    /// their end.
     void look_at(Generation generation, const std::vector<WorkerMoments>& workers, Events& out);
 
-    /// Of workers of which none tells a moment through its page, and some moments are not known.
+    /// True if no worker tells a moment through its page, and some moments are not known.
     [[nodiscard]] bool needs_estimates() const;
 
     /// Each moment at most once, as of all ranks. Those before the start of `generation` are of
     /// another one.
     void estimate(Generation generation, const Estimates& estimates, Events& out);
 
-    /// Of a worker of the newest generation that has told this.
+    /// Returns the phase of a worker of the newest generation that has told `told`.
     [[nodiscard]] rdzv::RankPhase phase_of(LocalRank local_rank, const WorkerMoments& told) const;
 
-    /// Of the newest generation that was started here.
+    /// Returns the number of nodes of the newest generation that was started here.
     [[nodiscard]] int nodes() const { return row_ ? row_->group_world_size : 1; }
 
 private:

@@ -15,7 +15,7 @@
 
 namespace ddprun::agent {
 
-/// What the driver tells of one GPU. What is not set is not known.
+/// The driver's figures of one GPU. A figure that is not set is not known.
 struct GpuFigures {
     int number = 0;                         ///< the driver's
     std::optional<std::uint64_t> permille;  ///< of the driver's last sample period it was at work
@@ -69,7 +69,7 @@ public:
     /// All GPUs that tell their power have drawn little of what they drew before for so long.
     [[nodiscard]] bool waits(Instant now, Milliseconds after) const;
 
-    /// Of the one that draws least of what it drew; only when waits().
+    /// Returns the sign of the GPU that draws least of what it drew; only when waits().
     [[nodiscard]] HangSeen seen(Milliseconds after, Rank base_rank, const std::string& host) const;
 
 private:

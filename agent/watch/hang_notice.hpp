@@ -27,7 +27,7 @@ public:
                                                         Rank base_rank, const std::string& host,
                                                         const std::vector<WorkerState>& workers);
 
-    /// What another sign says: nothing while workers tell steps, or if one has said it before.
+    /// Takes another sign: returns it unless workers tell steps or a sign was returned before.
     [[nodiscard]] std::optional<HangSeen> take(Instant now, Generation generation,
                                                const std::vector<WorkerState>& workers,
                                                std::optional<HangSeen> seen);

@@ -17,7 +17,7 @@ constexpr std::size_t kNoteBytesMax = 512;
 
 constexpr std::string_view kMemoryKill = "Killed process ";
 constexpr std::string_view kGpuError = "Xid (";
-// What x86 and arm64 log about fatal signals.
+// The words that x86 and arm64 log about fatal signals.
 constexpr std::array<std::string_view, 4> kCrashes = {
     " segfault at ", "traps: ", " general protection", "unhandled "};
 

@@ -7,8 +7,8 @@
 
 namespace ddprun::agent {
 
-/// What the kernel logged that may explain the end of a worker: kills by the OOM killer, crashes,
-/// errors of NVIDIA GPUs (Xid). Of one generation: what was before explains nothing. Bounded.
+/// Kernel messages that may explain the end of a worker: kills by the OOM killer, crashes, errors
+/// of NVIDIA GPUs (Xid). Covers one generation, as older messages explain nothing. Bounded.
 class KernelNotes {
 public:
     /// One record of /dev/kmsg: "priority,number,microseconds,flags;text".

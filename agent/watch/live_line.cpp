@@ -25,14 +25,14 @@ std::string rate_text(Duration step) {
                         : fmt::format("{:.0f} steps/s", rate);
 }
 
-/// None: it is not known how many steps there will be, or how long one takes.
+/// Returns nothing if the total number of steps, or the time of one, is not known.
 std::optional<Duration> time_left(Instant now, const StepTold& last,
                                   const std::optional<RankPace::Step>& pace) {
     if (!last.total_steps || !pace) {
         return std::nullopt;
     }
     const std::uint64_t steps = *last.total_steps - std::min(*last.total_steps, last.number);
-    // Whatever a program tells: some centuries, which no clock overflows by.
+    // The limit of some centuries keeps the clock from overflowing, whatever a program tells.
     const std::chrono::duration<double> whole =
         std::min(std::chrono::duration<double>(pace->whole) * static_cast<double>(steps),
                  std::chrono::duration<double>(1e9));

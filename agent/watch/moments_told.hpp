@@ -12,8 +12,8 @@
 
 namespace ddprun::agent {
 
-/// What the rendezvous is told of the moments that this node's workers have come to: each once, and
-/// all again to a rendezvous that is met anew. Pure.
+/// Tells the rendezvous the moments that this node's workers have come to: each once, and all again
+/// to a rendezvous that is met anew. Pure.
 class MomentsTold {
 public:
     /// The generation whose workers are started here; nothing of the last one is told any more.
@@ -23,12 +23,12 @@ public:
     [[nodiscard]] std::optional<rdzv::Reached> met(Instant now, bool hears);
     void cut_off() { is_heard_ = false; }
 
-    /// What is new to tell after these events.
+    /// Returns the news to tell after these events.
     [[nodiscard]] std::optional<rdzv::Reached> note(Instant now,
                                                     const std::vector<rdzv::Event>& events);
 
-    /// What the workers have told of the last step and of checkpoints, as TimeUse::note_told() has
-    /// it. To be told when they have spent more on these, or have ended.
+    /// Takes the last step and the checkpoint times that workers told, as TimeUse::note_told().
+    /// Returns a message if workers spent more time on checkpoints, or have ended after more steps.
     [[nodiscard]] std::optional<rdzv::Reached> note_told(Instant now,
                                                          const std::optional<std::uint64_t>& step,
                                                          Duration checkpointing, bool have_ended);
@@ -36,7 +36,7 @@ public:
     /// A sign of a hang, the only one of this generation.
     [[nodiscard]] std::optional<rdzv::Reached> note_hang(Instant now, const rdzv::HangSeen& seen);
 
-    /// Somebody hears it.
+    /// True if the rendezvous hears of moments.
     [[nodiscard]] bool is_heard() const { return is_heard_; }
 
 private:

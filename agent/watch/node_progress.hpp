@@ -11,7 +11,7 @@
 
 namespace ddprun::agent {
 
-/// What is known of one worker when somebody looks. The local rank and all of its steps are unset:
+/// The known state of one worker at one look. The local rank and all of its steps are unset:
 /// NodeProgress makes them of `moments`.
 struct WorkerState : rdzv::RankProgress {
     WorkerMoments moments;

@@ -42,7 +42,7 @@ std::optional<RankPace::Step> RankPace::step() const {
     const auto steps = static_cast<Duration::rep>(last.number - from.number);
     Step step{.whole = std::max((last.at - from.at) / steps, Duration(1)), .own = std::nullopt};
     if (last.waited) {
-        // Who has not said so until then had not waited.
+        // A worker that reported no wait until then had not waited.
         const Duration waited = (*last.waited - from.waited.value_or(Duration::zero())) / steps;
         step.own = std::clamp(step.whole - waited, Duration::zero(), step.whole);
     }

@@ -30,14 +30,14 @@ public:
     void begin(std::uint64_t number, Instant at, std::optional<Duration> waited);
     [[nodiscard]] bool has_begun() const { return first_.has_value(); }
 
-    /// What it tells now.
+    /// Adds the step that the worker tells now.
     void add(const StepTold& told);
 
     struct Step {
         Duration whole{};             ///< one step
         std::optional<Duration> own;  ///< of that: it did not wait
     };
-    /// None: fewer than two steps are known.
+    /// Returns nothing if fewer than two steps are known.
     [[nodiscard]] std::optional<Step> step() const;
 
 private:

@@ -27,7 +27,7 @@ std::optional<RasRank> rank_from(const nlohmann::json& told) {
     return rank;
 }
 
-/// Of one collective: who has launched it least, how often, and how often others have at most.
+/// The rank that has launched a collective least, how often, and the most that others have.
 struct Difference {
     std::string collective;
     const RasRank* behind = nullptr;

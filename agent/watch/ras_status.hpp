@@ -27,15 +27,15 @@ struct RasCommunicator {
     std::vector<RasRank> ranks;  ///< those that have answered
 };
 
-/// Of what RAS (NCCL 2.28.7 and later) answers to VERBOSE STATUS in the format JSON, with what
-/// stands before it. None: it is not that.
+/// Parses what RAS (NCCL 2.28.7 and later) answers to VERBOSE STATUS in the format JSON, with what
+/// stands before it. Returns nothing if `answer` is something else.
 [[nodiscard]] std::optional<std::vector<RasCommunicator>> ras_status_from(std::string_view answer);
 
 /// Finds communicators whose ranks have not launched the same, and stand still. Pure.
 class RasWatch {
 public:
-    /// Of one that has stood still for so long. `world_size` tells which communicator is of all
-    /// ranks, numbered as these.
+    /// Returns the sign of a communicator that has stood still for `after`. `world_size` tells
+    /// which communicator is of all ranks, numbered as these.
     [[nodiscard]] std::optional<HangSeen> look(Instant now, Milliseconds after, int world_size,
                                                const std::vector<RasCommunicator>& status);
 

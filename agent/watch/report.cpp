@@ -64,7 +64,7 @@ bool contains(const Lines& lines, const Lines& wanted) {
     return true;
 }
 
-/// What the worker's error file says, unless its last words say it already.
+/// Adds the error of the worker's error file, unless its last words say it already.
 void add_error(std::string& out, const rdzv::ErrorFile& error, const Lines& last_words) {
     const Lines message = rdzv::shown_lines(error.message);
     const Lines traceback = rdzv::shown_lines(error.traceback);
@@ -84,7 +84,7 @@ bool is_python(std::string_view path) {
     return path.substr(path.find_last_of('/') + 1).starts_with("python");
 }
 
-/// What the first failed worker said last, as far as this console has not shown it.
+/// Adds the last words of the first failed worker that this console has not shown.
 void add_words(std::string& out, const rdzv::Evidence& evidence, const WordsShown& are_shown) {
     const Lines err = rdzv::shown_lines(evidence.stderr_tail);
     const Lines out_lines = rdzv::shown_lines(evidence.stdout_tail);
@@ -135,7 +135,7 @@ void add_failed_ranks(std::string& out, const rdzv::Verdict& verdict, const Wall
     }
 }
 
-/// Of the first one, where to look.
+/// Adds the first failure and where to look.
 void add_failure(std::string& out, const rdzv::FailureReport& failure) {
     const rdzv::Evidence& evidence = failure.evidence;
     add_field(out, "worker",

@@ -16,7 +16,7 @@ struct HeardAt {
     int utc_offset_s = 0;  ///< of the times that people read
 };
 
-/// Where the time of this node went until `now`.
+/// The use of this node's time until `now`.
 struct TimeSpent {
     const rdzv::TimeUse& use;
     Instant now{};

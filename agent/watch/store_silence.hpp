@@ -10,8 +10,8 @@
 
 namespace ddprun::agent {
 
-/// A sign of a hang: nobody asks the workers' store for anything, and somebody waits in it. Of the
-/// node that has the store. Pure.
+/// A sign of a hang: the workers' store gets no requests while a worker waits in it. Only the node
+/// that has the store can see it. Pure.
 class StoreSilence {
 public:
     /// Other workers start.
@@ -21,7 +21,7 @@ public:
     /// whether something is there. Whether there was none for so long.
     [[nodiscard]] bool is_silent(Instant now, Milliseconds after, std::uint64_t requests);
 
-    /// What it means if `waits`; nothing when nobody waits.
+    /// Returns the sign of a hang if `waits` names a wait; nothing when nobody waits.
     [[nodiscard]] static std::optional<HangSeen> seen(Milliseconds after, int world_size,
                                                       const std::string& host,
                                                       const rdzv::StoreWaits& waits);

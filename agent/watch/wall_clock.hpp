@@ -9,8 +9,8 @@
 
 namespace ddprun::agent {
 
-/// What the clock on the wall showed at moments of a run that has its verdict. Moments are given as
-/// the verdict tells them: since the first join. Pure.
+/// The wall clock's time at moments of a run that has its verdict. Moments are given as the verdict
+/// tells them: since the first join. Pure.
 class WallClock {
 public:
     WallClock(const rdzv::Verdict& verdict, const HeardAt& heard);
