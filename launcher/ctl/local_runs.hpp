@@ -47,7 +47,7 @@ struct ChosenJob {
 [[nodiscard]] Result<std::string> ask_run(const std::string& folder);
 
 /// Gives the events of that run from number `from` on, a line each, to `take`. `follows`: until the
-/// run is over. If the run is over, or does not answer, `take` gets the events of its file.
+/// run is over. Otherwise, or if the ddprun does not answer, the run's file has the events.
 [[nodiscard]] Result<void> show_events(const std::string& folder, std::uint64_t from, bool follows,
                                        const TakePiece& take);
 
