@@ -4,7 +4,7 @@
 
 namespace ddprun {
 
-/// What kind of failure an Error is. Callers branch on it; the text is for people.
+/// The kind of failure that an Error is. Callers branch on it; the text is for people.
 enum class ErrorCode {
     InvalidArgument,   ///< a flag, variable or value that the user gave cannot be used
     NotFound,          ///< a file, program or name does not exist

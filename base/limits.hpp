@@ -152,9 +152,9 @@ struct Limits {
     std::size_t store_request_bytes_max = std::size_t{64} << 20;
     /// Buffers of incomplete requests, all clients together: 64 of the largest values.
     std::uint64_t store_partial_bytes_max = std::uint64_t{512} << 20;
-    /// What one client's WAIT takes: 131,072 names of 250 bytes.
+    /// Bytes that one client's WAIT may take: 131,072 names of 250 bytes.
     std::size_t store_wait_bytes_max = std::size_t{64} << 20;
-    /// What all clients' WAITs take: 4,000 clients that each wait for 4,000 names.
+    /// Bytes that all clients' WAITs take: 4,000 clients that each wait for 4,000 names.
     std::uint64_t store_waits_bytes_max = std::uint64_t{512} << 20;
     std::uint64_t store_bytes_max = std::uint64_t{16} << 30;  ///< keys, values, queues together
     std::size_t store_clients_max = 65536;                    ///< connections at once
@@ -197,7 +197,7 @@ struct Limits {
     Milliseconds run_answer_timeout{5000};  ///< a ddprun that ddpctl asks; it may be stopped
     std::size_t run_answer_bytes_max = std::size_t{16} << 20;  ///< of its whole status
 
-    // What workers have written, for who reads it through the rendezvous.
+    // Output of workers that readers get through the rendezvous.
     /// readers of logs or stacks that one daemon serves at once (HTTP requests); also readers that
     /// one node serves at once for its daemon, and as many on the socket of its run: on a node each
     /// reader is a `ddpctl` process

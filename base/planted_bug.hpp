@@ -164,7 +164,7 @@ struct PlantedBugInfo {
 
 [[nodiscard]] const std::vector<PlantedBugInfo>& planted_bugs();
 
-/// None if nothing has that name.
+/// Returns nothing if no bug has that name.
 [[nodiscard]] std::optional<PlantedBug> planted_bug_named(std::string_view name);
 
 }  // namespace ddprun

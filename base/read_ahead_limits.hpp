@@ -15,8 +15,8 @@ struct ReadAheadLimits {
     int read_ahead_folders_deep = 2;          ///< below a checkpoint's own; libraries nest no more
     std::size_t read_ahead_piece = std::size_t{1} << 20;  ///< bytes read at once
     int read_ahead_memory_part = 50;  ///< percent of the free memory that may be filled
-    /// after the last workers' end has begun; earlier once the next ones have been started. What
-    /// ends the last ones, and starts the next, is not held up by it
+    /// after the last workers' end has begun; earlier once the next ones have been started. The
+    /// delay keeps reading ahead from slowing the end of the last workers or the start of the next
     Milliseconds read_ahead_after{50};
     Milliseconds read_ahead_timeout{60000};  ///< then it ends; the workers read by themselves
 };

@@ -8,7 +8,7 @@
 
 namespace ddprun {
 
-/// What is searched where PATH is not set.
+/// The folders that are searched if PATH is not set.
 inline constexpr std::string_view kDefaultSearchPath = "/usr/local/bin:/usr/bin:/bin";
 
 /// The files that `name` may be by this PATH, in the order in which they are tried. An empty folder

@@ -59,7 +59,7 @@ def main():
     for module in sorted(os.listdir(PACKAGE)):
         if module.endswith((".py", ".typed")):
             wheel.add("ddprun/" + module, read(os.path.join(PACKAGE, module)))
-    # What a Python of a worker runs first; ddprun looks for it in ../share from where it is.
+    # A worker's Python runs these files first; ddprun looks for them in ../share from where it is.
     start = os.path.join(options.installed, "share", "ddprun", "python")
     for folder, _, files in sorted(os.walk(start)):
         for file in sorted(files):

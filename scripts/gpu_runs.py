@@ -32,7 +32,7 @@ PINNED = (
 HEAD = ("| LibTorch | `nccl.h` | compiled by | run on CPUs by | has run on the fake GPU | "
         "has run on GPUs |\n" + "| --- " * 6 + "|\n")
 BLOCK = re.compile(r"(?<=<!-- runs on GPUs -->\n).*(?=<!-- end of runs on GPUs -->\n)", re.S)
-# What tests/gpu/runtime_on_gpu.py says of the machine, as the built program and the driver tell it.
+# The line of tests/gpu/runtime_on_gpu.py about the machine, as the program and the driver tell it.
 MACHINE = re.compile(r"gpu: (?P<gpus>\d+) x (?P<device>.+), LibTorch (?P<libtorch>\S+), "
                      r"NCCL (?P<nccl>\S+), CUDA (?P<cuda>\S+)\s")
 # A test of Python's that was left out, with its docstring's first line, and what a test says of it.

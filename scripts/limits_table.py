@@ -11,7 +11,7 @@ import sys
 
 from made_files import Unreadable, main, read
 
-# What a training program links has its own.
+# Code that training programs link has limits of its own.
 SOURCES = ("base/limits.hpp", "base/watch_limits.hpp", "base/read_ahead_limits.hpp",
            "base/log_limits.hpp", "base/runtime_limits.hpp")
 DOCUMENT = "docs/limits.md"

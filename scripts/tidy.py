@@ -208,7 +208,7 @@ def check_markdown(source):
 # --------------------------------------------------------------------------------- co_await
 
 def lambda_body(code, offset):
-    """Offset of the `{` of the lambda whose `[` is at `offset`; None if it is no lambda."""
+    """Offset of the `{` of the lambda whose `[` is at `offset`, or None if it is no lambda."""
     if re.search(r"[\w)\]]\s*$", code[:offset]) and not re.search(r"\breturn\s*$", code[:offset]):
         return None
     rest = re.compile(r"\s*(?:\((?:[^()]|\([^()]*\))*\))?[\w\s:<>&*,-]*\{")

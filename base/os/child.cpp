@@ -65,7 +65,7 @@ std::optional<siginfo_t> Child::reap() {
         return std::nullopt;
     }
     const int answer = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG);
-    // Somebody else has reaped it, or SIGCHLD is ignored: its number may be another's by now.
+    // On failure other code reaped the child, or SIGCHLD is ignored: its pid may be reused.
     DDP_CHECK(answer == 0, pid_, errno);
     if (info.si_pid == 0) {
         return std::nullopt;

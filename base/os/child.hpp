@@ -34,8 +34,8 @@ public:
     /// 0: none runs, or it has been reaped.
     [[nodiscard]] int pid() const { return pid_; }
 
-    /// Calls `on_end` once, when it has ended and was reaped, never at once; not after forget().
-    /// What `on_end` captures lives as long as it may be called.
+    /// Calls `on_end` once, when the child has ended and was reaped, never at once; not after
+    /// forget(). Objects that `on_end` captures must live as long as `on_end` may be called.
     void async_wait(OnEnd on_end);
 
     /// Reaps it if it has ended; none: it runs, or there is none.

@@ -42,7 +42,7 @@ public:
         });
     }
 
-    /// None: there is none, or it has passed.
+    /// The deadline that is set; nothing if there is none or it has passed.
     [[nodiscard]] std::optional<Instant> deadline() const { return deadline_; }
 
 private:

@@ -28,8 +28,8 @@ public:
     [[nodiscard]] bool is_asked() const { return thread_.joinable(); }
 
     /// Runs `work`, which holds values only and has no effect but its result, on the thread, and
-    /// then `answer` on that of `io`, never at once. None: there can be no thread. Not while
-    /// is_asked().
+    /// then `answer` on that of `io`, never at once. If no thread can be started, `answer` gets
+    /// nothing. Must not be called while is_asked().
     template <typename Answer>
     void ask(std::function<Answer()> work, std::function<void(std::optional<Answer>)> answer) {
         const bool is_running = run([shared = shared_, work = std::move(work), answer, this] {
@@ -45,7 +45,7 @@ public:
     }
 
 private:
-    /// What a thread may touch that hangs longer than its FileLook lives.
+    /// State that a thread may touch even if it hangs longer than its FileLook lives.
     class Shared {
     public:
         explicit Shared(boost::asio::io_context& io) : io_(&io) {}

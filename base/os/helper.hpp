@@ -53,8 +53,8 @@ private:
     std::shared_ptr<int> unreaped_ = std::make_shared<int>(0);  ///< it, and those that were killed
 };
 
-/// What is wrong with how a program has ended, as Helper tells it, that had `timeout`: "was killed
-/// by SIGKILL", "took longer than 10 s". Empty: it has succeeded.
+/// Describes how a program that had `timeout` failed, by its end as Helper reports it: "was killed
+/// by SIGKILL", "took longer than 10 s". Returns an empty text if the program has succeeded.
 [[nodiscard]] std::string fault_of(const std::optional<siginfo_t>& end, Milliseconds timeout);
 
 }  // namespace ddprun

@@ -7,7 +7,7 @@ namespace ddprun {
 /// As the kernel has it; "localhost" if it does not tell.
 [[nodiscard]] std::string host_name();
 
-/// Which machine, or container, that is. What could not be read is empty.
+/// The identity of a machine or container. A value that could not be read is empty.
 struct MachineIdentity {
     std::string name;        ///< its host name
     std::string boot_id;     ///< of its kernel, another one after each boot

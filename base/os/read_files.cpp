@@ -33,7 +33,7 @@ std::optional<std::string> read_whole(const std::string& path) {
 std::optional<std::string> read_beginning(const std::string& path, std::size_t bytes_max) {
     const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat status {};
-    // What is in a pipe could not be read a second time.
+    // The content of a pipe could not be read a second time.
     if (!file.is_open() || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
         return std::nullopt;
     }

@@ -12,7 +12,7 @@ namespace ddprun {
 
 namespace {
 
-/// Of this cgroup alone; nothing: it has no limit.
+/// Reads the limit of this cgroup alone; returns nothing if it has none.
 std::optional<MemoryRoom> room_of(const std::string& folder) {
     const std::string most = read_whole(folder + "/memory.max").value_or("");
     const std::string used = read_whole(folder + "/memory.current").value_or("");

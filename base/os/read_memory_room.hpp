@@ -7,8 +7,8 @@
 
 namespace ddprun {
 
-/// Of this process. Nothing: the kernel does not tell. Limits of cgroup v1 are not known. `root` is
-/// put before every path.
+/// Reads this process's memory limits; returns nothing if the kernel does not report them. Limits
+/// of cgroup v1 are not known. `root` is put before every path.
 [[nodiscard]] std::optional<MemoryRoom> read_memory_room(const std::string& root = {});
 
 /// The path of this process's cgroup v2, as /proc/self/cgroup has it. Empty: it is in none.

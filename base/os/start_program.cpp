@@ -42,7 +42,7 @@ error_code last_error() {
     return {errno, boost::system::system_category()};
 }
 
-/// What the launcher calls in the parent before, and in the child after the fork.
+/// Hooks that the launcher calls in the parent before the fork, and in the child after it.
 class Hook {
 public:
     /// `fds`: the sources are above every target, so that no mapping overwrites another's source.
@@ -100,9 +100,9 @@ private:
     pid_t parent_ = getpid();
 };
 
-/// By env, which changes nothing of the environment where it is given no variable, as a shell would
-/// (PWD, _). Where it is not there, or takes the path for a variable, the program is executed at
-/// once, and waited for as long as that takes.
+/// Runs the program by env, which given no variable changes nothing of the environment; a shell
+/// would (PWD, _). If env does not exist, or would take the path for a variable, the program is
+/// executed at once, and start_program() waits for as long as that takes.
 std::vector<std::string> command_of(const ProgramSpec& spec) {
     constexpr const char* kEnv = "/usr/bin/env";
     const std::string& path = spec.command.front();
@@ -131,7 +131,7 @@ Result<StartedProgram> start_program(const ProgramSpec& spec) {
     Launcher launcher;
     error_code failure;
     try {
-        // Of its own: the child may touch nothing of a loop that runs.
+        // A loop of its own: the child may touch nothing of a loop that runs.
         boost::asio::io_context nobodys(1);
         const SignalsBlocked blocked;
         auto started = launcher(nobodys.get_executor(), failure, Path(command[0]), arguments,

@@ -21,7 +21,7 @@ struct ProgramSpec {
     bool has_own_session = true;
     bool dies_with_us = false;  ///< killed when the thread that starts it ends
     /// Its file may be on a network's file system, that stalls: /usr/bin/env executes it, so that
-    /// start_program() does not wait for that. What cannot be executed ends with 126 or 127.
+    /// start_program() does not wait for that. A file that cannot be executed ends with 126 or 127.
     bool may_be_slow = false;
 };
 
@@ -45,7 +45,7 @@ struct StartedProgram {
 /// "exited with code 17", "was killed by SIGKILL".
 [[nodiscard]] std::string end_text(const siginfo_t& end);
 
-/// Of a program that may_be_slow: it is not there, or is no program.
+/// Whether a program that may_be_slow was not executed: it does not exist, or is no program.
 [[nodiscard]] inline bool was_not_executed(const siginfo_t& end) {
     constexpr int kNotExecutable = 126;
     constexpr int kNotFound = 127;
@@ -61,11 +61,11 @@ struct Copies {
 };
 [[nodiscard]] Result<Copies> copy_above(const std::vector<FdMapping>& fds, int highest);
 
-/// Where the program `name` should be: in the folder of the running executable, where all of ours
-/// are installed. Looks at no file.
+/// The path where the program `name` should be: in the folder of the running executable, where all
+/// of ours are installed. Accesses no file.
 [[nodiscard]] Result<std::string> path_beside_us(const std::string& name);
 
-/// The same, of a program that is there; the error says where it should be.
+/// The same path, if the program exists; the error says where it should be.
 [[nodiscard]] Result<std::string> program_beside_us(const std::string& name);
 
 /// A close-on-exec pidfd of a child that has not been reaped; not open where the kernel has none.

@@ -13,7 +13,7 @@ namespace ddprun {
 /// one machine.
 class TerminalModes {
 public:
-    /// Of the terminal `fd`; of the worker's end where that is the other end of a pseudo-terminal.
+    /// Reads the terminal `fd`; if `fd` is the other end of a pseudo-terminal, the worker's end.
     [[nodiscard]] static Result<TerminalModes> of(int fd);
 
     /// The inverse of to_bytes(); failure is BadMessage.
@@ -34,7 +34,7 @@ public:
 
     [[nodiscard]] const termios& values() const { return modes_; }
 
-    /// Of flags and keys; speeds aside.
+    /// Compares flags and keys; speeds aside.
     bool operator==(const TerminalModes& other) const;
 
 private:

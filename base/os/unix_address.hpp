@@ -10,9 +10,9 @@
 
 namespace ddprun {
 
-/// Where a socket of a file system is, for bind() and connect(). The kernel takes at most 107 bytes
-/// there: the address goes through the descriptor of the folder, so `path` may be as long as paths
-/// are. Its last name may have 80 bytes.
+/// The address of a socket in a file system, for bind() and connect(). The kernel takes at most 107
+/// bytes there: the address goes through the descriptor of the folder, so `path` may be as long as
+/// paths are. Its last name may have 80 bytes.
 class UnixAddress {
 public:
     /// `path` has a folder. Failure names it: the folder is not there, or the last name is too

@@ -4,7 +4,7 @@
 
 namespace ddprun {
 
-/// What the clock on the wall shows, since 1970: for people and files, never for deadlines.
+/// The wall-clock time since 1970: for people and files, never for deadlines.
 [[nodiscard]] inline Milliseconds unix_now() {
     return std::chrono::floor<Milliseconds>(std::chrono::system_clock::now().time_since_epoch());
 }

@@ -155,8 +155,8 @@ def main():
     if is_first:
         print(f"finished {arguments.epochs} epochs: accuracy {score:.2%}", flush=True)
     dist.barrier()
-    # Whoever drops the last reference to the group waits for its thread. The network would do so
-    # with the interpreter's lock, which that thread may need to end.
+    # The thread that drops the last reference to the group waits for the group's own thread. The
+    # network would wait with the interpreter's lock, which the group's thread may need to end.
     del network
     dist.destroy_process_group()
 

@@ -49,7 +49,7 @@ TORCH_MODULE(Network);
 /// the next.
 constexpr std::int64_t kParts = 4;
 
-/// What goes from the first half to the second, for one image.
+/// The shape of the activations that go from the first half to the second, for one image.
 constexpr std::array<std::int64_t, 3> kActivations = {32, 4, 4};
 
 struct Arguments {

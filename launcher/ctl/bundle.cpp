@@ -104,7 +104,7 @@ ordered_json merged_json(const std::vector<RankStacks>& stacks) {
     return list;
 }
 
-/// Of the newest hang whose stacks were saved; null: there was none.
+/// Reads the stacks of the newest hang whose stacks were saved; null: there was none.
 ordered_json saved_stacks(const std::string& folder) {
     std::vector<std::uint64_t> generations = generations_of_run(folder);
     std::reverse(generations.begin(), generations.end());
@@ -123,7 +123,7 @@ ordered_json saved_stacks(const std::string& folder) {
     return nullptr;
 }
 
-/// Of the newest two generations: the last one, and the one whose end led to it.
+/// Adds the logs of the newest two generations: the last one, and the one whose end led to it.
 void add_logs(const std::string& folder, ordered_json& bundle) {
     constexpr std::size_t kGenerations = 2;
     ordered_json logs = ordered_json::array();

@@ -6,11 +6,11 @@
 
 namespace ddprun::launcher {
 
-/// What helps to understand the run in `folder`, as one JSON object (docs/bundle.schema.json):
-/// report, events, stacks, ends of logs, what the workers are made of and what `ddpctl doctor` says
-/// of this machine. Of a run that is at work its state and its stacks, too, which are taken now.
-/// What is not there is null. Neither environments nor command lines are in it; what workers wrote
-/// is. Blocks as take_stacks() does.
+/// Describes the run in `folder` as one JSON object (docs/bundle.schema.json): report, events,
+/// stacks, ends of logs, what the workers are made of and what `ddpctl doctor` says of this
+/// machine. For a run that is at work it adds the state and the stacks, which are taken now. A part
+/// that does not exist is null. Environments and command lines are left out; the output of workers
+/// is in it. Blocks as take_stacks() does.
 [[nodiscard]] Result<std::string> bundle_of(const std::string& folder);
 
 /// Writes `bundle` to `path`, in place of what is there, for this user's eyes only. A file in a

@@ -49,7 +49,7 @@ agent::FoundRun run_at(const std::string& folder) {
         .value_or(agent::FoundRun{.path = folder, .name = last_part(folder), .note = {}});
 }
 
-/// What the events of one node tell of its end.
+/// The end of one node, as the events of that node report it.
 struct Told {
     std::uint64_t generation = 0;
     std::uint64_t world_size = 0;
@@ -158,7 +158,7 @@ ordered_json node_json(const agent::FoundRun& run, const Told& told) {
     return node;
 }
 
-/// What names to `ddpctl logs` the node of which `failed` was; none: its logs are elsewhere.
+/// The flag that names the node of `failed` to `ddpctl logs`; none: its logs are elsewhere.
 std::optional<std::string> node_with(const ordered_json& nodes, const ordered_json& failed) {
     for (const ordered_json& node : nodes) {
         if (field_of(failed, "logs").starts_with(field_of(node, "run") + "/")) {
@@ -168,7 +168,7 @@ std::optional<std::string> node_with(const ordered_json& nodes, const ordered_js
     return std::nullopt;
 }
 
-/// What somebody would type next.
+/// The commands that the user would type next.
 ordered_json next_commands(const ordered_json& job, const std::string& run, bool has_report,
                            const std::string& log_dir) {
     const std::string where = log_dir.empty() ? "" : " --log-dir " + log_dir;

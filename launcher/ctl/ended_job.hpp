@@ -7,8 +7,8 @@
 
 namespace ddprun::launcher {
 
-/// What a job that is over has left in the folders of its nodes on this machine (at least one, the
-/// newest first): from run.json, report.json and events.jsonl, one JSON object. docs/ddpctl.md has
+/// Makes one JSON object of the run.json, report.json and events.jsonl that an ended job has left
+/// in the folders of its nodes on this machine (at least one, the newest first). docs/ddpctl.md has
 /// its fields. `log_dir`: what --log-dir has named, for the commands in `next`; empty: nothing.
 [[nodiscard]] nlohmann::ordered_json ended_job(const std::vector<std::string>& folders,
                                                const std::string& log_dir);

@@ -259,7 +259,7 @@ ordered_json ended_status(const ordered_json& job, const ordered_json& state, Mi
     if (job.contains("time")) {
         closed["time"] = job["time"];
     }
-    // Of another generation nothing is known of the last one's ranks.
+    // A state of another generation says nothing of the last one's ranks.
     const bool is_of_last =
         state.is_object() && state.value("generation", std::uint64_t{0}) == job["generation"];
     for (const char* name : {"ranks", "slowest"}) {

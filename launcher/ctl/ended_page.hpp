@@ -10,8 +10,8 @@
 
 namespace ddprun::launcher {
 
-/// What /status tells the page of a job that is over. `job` is of ended_job(); `state` is the run's
-/// status.json, null: there is none. Pure.
+/// Makes what /status reports to the page of a job that is over. `job` is of ended_job(); `state`
+/// is the run's status.json, null: there is none. Pure.
 [[nodiscard]] nlohmann::ordered_json ended_status(const nlohmann::ordered_json& job,
                                                   const nlohmann::ordered_json& state,
                                                   Milliseconds now);

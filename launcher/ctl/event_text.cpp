@@ -55,7 +55,7 @@ std::string seconds_text(const json& event, const char* name) {
     return fmt::format("{:g} s", number(event, name).value_or(0) / kMilliseconds);
 }
 
-/// What only some kinds say, each in words of its own.
+/// The text that only some kinds of events have, each in words of its own.
 std::string own_text(const std::string& kind, const json& event) {
     if (kind == "failure") {
         return end_text(event);

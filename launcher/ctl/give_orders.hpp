@@ -11,7 +11,7 @@
 
 namespace ddprun::launcher {
 
-/// "90", "90s", "10m", "2h": a time of whole seconds. None: it is no such thing.
+/// Reads a time of whole seconds: "90", "90s", "10m", "2h". Returns nothing if it is no time.
 [[nodiscard]] std::optional<Milliseconds> parse_time(const std::string& text);
 
 /// "alice@head", as far as this machine knows who asks.

@@ -25,7 +25,7 @@ namespace {
 
 constexpr unsigned kHttpVersion = 11;
 
-/// What an answer that is none says.
+/// Turns an answer that reports a failure into an error.
 Error refused(const std::string& peer, http::status status, const std::string& body) {
     const nlohmann::json object = nlohmann::json::parse(body, nullptr, false);
     const bool says_why =
@@ -93,7 +93,7 @@ Result<void> HttpRequest::shake_hands(UniqueFd connected, int family) {
     return {};
 }
 
-/// What becomes of what `begin` begins with a handler; blocks.
+/// Runs the operation that `begin` starts with a handler, and returns its result; blocks.
 template <typename Begin>
 error_code HttpRequest::finish(Begin begin) {
     error_code result;

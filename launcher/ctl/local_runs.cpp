@@ -45,7 +45,7 @@ bool has_run_socket(const std::string& folder) {
            status.st_uid == ::geteuid();
 }
 
-/// Of one process: a ddprun keeps the folder of its run open, for its lock is on that.
+/// Adds the runs of one process: a ddprun keeps its run's folder open, for the lock is on that.
 void add_held_by(const fs::path& process, std::set<std::string>& runs) {
     visit_folder(process / "fd", [&runs](const fs::path& descriptor) {
         std::error_code unreadable;

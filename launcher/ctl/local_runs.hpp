@@ -43,11 +43,11 @@ struct ChosenJob {
 /// nodes at work here; the text lists them.
 [[nodiscard]] Result<std::string> choose_run(const RunWanted& wanted);
 
-/// What the ddprun of the run in `folder` says of itself: one JSON object.
+/// Asks the ddprun of the run in `folder` for its state: one JSON object.
 [[nodiscard]] Result<std::string> ask_run(const std::string& folder);
 
-/// Gives the events of that run from number `from` on, a line each, to `take`. `follows`: until it
-/// is over. Of a run that is over, or does not answer, what its file has.
+/// Gives the events of that run from number `from` on, a line each, to `take`. `follows`: until the
+/// run is over. Otherwise, or if the ddprun does not answer, the run's file has the events.
 [[nodiscard]] Result<void> show_events(const std::string& folder, std::uint64_t from, bool follows,
                                        const TakePiece& take);
 
@@ -58,7 +58,7 @@ struct ChosenJob {
 /// Whose run that is.
 [[nodiscard]] Result<std::string> job_of_run(const std::string& folder);
 
-/// What the ddprun of that run answers to POST `target` with `json`, whatever that is.
+/// Sends POST `target` with `json` to the ddprun of that run; returns any answer, also a refusal.
 [[nodiscard]] Result<HttpAnswer> post_to_run(const std::string& folder, const std::string& target,
                                              const std::string& json);
 

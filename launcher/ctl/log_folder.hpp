@@ -18,14 +18,14 @@ namespace ddprun::launcher {
 /// The generations that had workers on this node, ascending.
 [[nodiscard]] std::vector<std::uint64_t> generations_of_run(const std::string& run);
 
-/// Where one of them has its workers' folders, and links by rank, as a run has.
+/// The folder in which a generation has its workers' folders, and links by rank, as a run has.
 [[nodiscard]] std::string folder_of_generation(const std::string& run, std::uint64_t generation);
 
-/// The ranks that have run on this node, ascending. Of a run, or of one generation's folder, as in
-/// folder_of_rank().
+/// The ranks that have run on this node, ascending. `run` is the folder of a run, or of one
+/// generation, as in folder_of_rank().
 [[nodiscard]] std::vector<int> ranks_of_run(const std::string& run);
 
-/// Where the newest worker of that rank writes; empty if there has been none.
+/// The folder in which the newest worker of that rank writes; empty if there has been none.
 [[nodiscard]] std::string folder_of_rank(const std::string& run, int rank);
 
 /// Whether the run is over: its report is there.

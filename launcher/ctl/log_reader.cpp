@@ -31,8 +31,8 @@ class LastLines {
 public:
     explicit LastLines(std::size_t count) : left_(count) {}
 
-    /// Where they begin in that file, which comes before those that were looked at; none: before
-    /// it.
+    /// Finds where the last lines begin in that file, which comes before the files that were
+    /// searched; returns nothing if they begin before that file.
     [[nodiscard]] std::optional<off_t> begin_in(int fd) {
         struct stat status {};
         if (::fstat(fd, &status) != 0) {

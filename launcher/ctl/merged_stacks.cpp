@@ -42,7 +42,7 @@ std::vector<Section> sections_of(std::string_view text) {
     }
 }
 
-/// What tells most. A tool that could not do its work has shown no frame.
+/// Picks the section that shows most. A tool that could not do its work has shown no frame.
 Section best_of(const std::vector<Section>& sections) {
     constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kWanted{
         {{"Python's", "\nThread "}, {"native", "\n#0"}}};

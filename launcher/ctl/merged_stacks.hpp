@@ -6,7 +6,7 @@
 
 namespace ddprun::launcher {
 
-/// What ddprun-stacks has written of one rank.
+/// The text that ddprun-stacks has written of one rank.
 struct RankStacks {
     int rank = 0;
     std::string text;
@@ -20,12 +20,12 @@ struct MergedStacks {
 };
 
 /// Merges what is equal but for the numbers of processes and threads, for addresses and arguments
-/// of system calls; the largest number of ranks comes first. Of each rank that counts which tells
-/// most: Python's stacks, else the native ones, else what the kernel says of its threads. Pure.
+/// of system calls; the largest number of ranks comes first. A rank's most telling part counts:
+/// Python's stacks, else the native ones, else what the kernel says of its threads. Pure.
 [[nodiscard]] std::vector<MergedStacks> merge_stacks(const std::vector<RankStacks>& stacks);
 
-/// What several nodes have shown, one after the other: of each what merged_stacks_text() makes, and
-/// lines of who has passed it on.
+/// The stacks of several nodes, one after the other: the text that merged_stacks_text() makes of
+/// each node, and lines of the programs that have passed it on.
 struct StacksOfNodes {
     std::vector<MergedStacks> merged;  ///< anew, over all nodes
     std::vector<std::string> notices;  ///< each different one once

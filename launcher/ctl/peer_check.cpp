@@ -68,8 +68,8 @@ WayTo way_of(const boost::system::error_code& error) {
                                            : WayTo{.reach = Reach::Failed, .why = error.message()};
 }
 
-/// Where to listen for all of `addresses`, the first of which is this node's. Nodes that are all on
-/// this machine cannot share a port of all its addresses.
+/// Chooses the address to listen on for all of `addresses`, the first of which is this node's.
+/// Nodes that are all on this machine cannot share a port of all its addresses.
 std::string address_to_listen_on(const std::vector<std::string>& addresses) {
     const bool are_here =
         std::all_of(addresses.begin(), addresses.end(), [](const std::string& address) {
@@ -162,7 +162,7 @@ private:
         }
     }
 
-    /// Both sides speak at once. None: it is nobody of ours.
+    /// Both sides speak at once. Returns nothing if the other side is none of ours.
     asio::awaitable<std::optional<Hello>> greet(tcp::socket& socket) {
         const asio::const_buffer own = asio::buffer(hello_);
         const auto [unsent, sent] =

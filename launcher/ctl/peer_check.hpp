@@ -18,8 +18,8 @@ struct PeerCheckOptions {
 };
 
 /// Listens on this machine at that port and at one that the kernel chooses, and connects to both of
-/// every other host, until all have reached all or the time is over. What is said is a number and a
-/// port: it proves nothing, and nothing is done for it. Blocks; says on stderr what it waits for.
+/// every other host, until all have reached all or the time is over. Each side says a number and a
+/// port: that proves nothing, and nothing is done for it. Blocks; says on stderr what it waits for.
 /// Fails if no host of the list is this machine. Listens on all its addresses, unless all hosts of
 /// the list have loopback addresses.
 [[nodiscard]] Result<PeersFacts> try_peers(const PeerCheckOptions& options);

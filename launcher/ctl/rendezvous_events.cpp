@@ -101,7 +101,7 @@ Result<void> show_from_any(const RendezvousAsked& asked, const std::string& targ
         if (shown || (!is_unreachable && shown.error().code != ErrorCode::NotFound)) {
             return shown;
         }
-        // It does not decide, is not there or has no such job: another one may. Who answers counts.
+        // Another daemon may decide and have the job. The failure of one that answers counts.
         if (!failure || (failure->code == ErrorCode::Unreachable && !is_unreachable)) {
             failure = shown.error();
         }

@@ -34,7 +34,7 @@ constexpr std::array<std::pair<std::string_view, RunState>, 5> kRunStateNames = 
     {"unclear", RunState::Unclear},
 }};
 
-/// Of one that only its own machine knows of: which one that is.
+/// When the run ended, or its state; the machine, if only that machine knows of the run.
 std::string ended_text(const FoundRun& run) {
     if (run.state == RunState::Over) {
         return run_time_text(run.note.ended);

@@ -112,8 +112,8 @@ private:
     std::string lines_;
 };
 
-/// The newest worker of a rank. Where its two streams were one, `output` is all there is; else
-/// there is no such file.
+/// The newest worker of a rank. If its two streams were one, `output` is the only file; else there
+/// is no file `output`.
 struct RankLogs {
     std::string folder;
     std::array<Shown, 3> streams;  ///< output, stdout, stderr

@@ -11,7 +11,7 @@
 
 namespace ddprun::launcher {
 
-/// What `ddpctl logs` is asked for.
+/// The question that `ddpctl logs` is asked.
 struct LogsQuestion {
     std::string log_dir;
     std::string job;                          ///< empty: the newest run, whichever job's

@@ -87,7 +87,7 @@ Finding check_shared_memory(const MachineFacts& facts) {
                         : "somebody has left files there: ls -l /dev/shm");
 }
 
-/// What --warm prepares standbys by.
+/// Checks the memory by which --warm prepares standbys.
 Finding check_memory(const MachineFacts& facts) {
     constexpr std::string_view kName = "memory";
     if (!facts.memory) {

@@ -18,7 +18,7 @@ enum class CheckResult {
 /// "good", "doubtful", "bad", "unknown".
 [[nodiscard]] std::string_view name_of(CheckResult result);
 
-/// What one check found: a line for people, and what to do about it, empty where nothing is.
+/// The result of one check: a line for people, and what to do about it, empty where nothing is.
 struct Finding {
     std::string_view check;
     CheckResult result = CheckResult::Unknown;

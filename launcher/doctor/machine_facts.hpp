@@ -11,7 +11,7 @@
 
 namespace ddprun::launcher {
 
-/// What the checks of `ddpctl doctor` look at. What could not be read is none.
+/// The facts that the checks of `ddpctl doctor` read. A fact that could not be read is none.
 struct MachineFacts {
     std::optional<std::uint64_t> open_files;       ///< soft limit, which workers get
     std::optional<std::uint64_t> open_files_most;  ///< hard limit, to which ddprun raises its own

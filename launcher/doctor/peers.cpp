@@ -60,7 +60,7 @@ void judge_way(const PeersFacts& facts, const PeerFacts& peer, const WayTo& way,
                 advice(facts, peer, way, port)));
 }
 
-/// What it could not do with us, told only where it is known to have tried.
+/// Reports what `peer` could not do with us, but only if `peer` is known to have tried.
 void judge_return(const PeersFacts& facts, const PeerFacts& peer, std::vector<Finding>& findings) {
     if (!is_heard(peer) || (peer.came_to_common && peer.came_to_chosen)) {
         return;

@@ -22,7 +22,7 @@ struct WayTo {
     std::string why = {};  ///< of Failed
 };
 
-/// What this node and another one have found out about each other.
+/// The facts that this node and another one have found out about each other.
 struct PeerFacts {
     std::string host;
     std::string address;  ///< empty: `host` cannot be resolved here

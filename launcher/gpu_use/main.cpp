@@ -5,7 +5,7 @@
 //   use MS PID...          "used" if these workers have used GPUs in the last MS milliseconds;
 //                          "unused" if not, or if that cannot be told
 //   memory GPU:BYTES...    of each visible GPU that tells it: its number, and how many bytes in use
-//                          are owned by no live process. Where at most BYTES are in use in all, the
+//                          are owned by no live process. If at most BYTES are in use in all, the
 //                          answer may be that total, which is known sooner
 //   figures PID...         what each visible GPU does, as agent/watch/gpu_figures.hpp writes it; of
 //                          these workers, by local rank; 0: there is none
@@ -112,7 +112,7 @@ bool are_used_by(const std::vector<int>& workers, std::uint64_t since) {
     });
 }
 
-/// None: that is no question.
+/// Returns nothing if `words` are no question.
 std::optional<std::string> answer_to_use(std::string_view words) {
     const auto milliseconds = whole_number<std::uint64_t>(take_until(words, ' '));
     std::vector<int> workers;
@@ -261,7 +261,7 @@ bool answer_questions() {
             return false;
         }
         fmt::print("{}\n", *answer);
-        (void)std::fflush(stdout);  // Who is not there to read it does not ask again either.
+        (void)std::fflush(stdout);  // A reader that is gone asks no further question.
     }
     return true;
 }

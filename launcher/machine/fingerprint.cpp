@@ -24,12 +24,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of a small file that says which version something is.
+/// Reads the beginning of a small file that says which version something is.
 std::string beginning_of(const std::string& path, const Limits& limits) {
     return read_beginning(path, limits.version_text_bytes_max).value_or("");
 }
 
-/// What follows `before`, without blanks and quotes around it, up to the end of the line.
+/// Returns the text behind `before`, without blanks and quotes around it, up to the line's end.
 std::string word_after(std::string_view text, std::string_view before) {
     const std::size_t found = text.find(before);
     if (found == std::string_view::npos) {
@@ -137,7 +137,7 @@ std::string nccl_in(const std::string& folder, const Limits& limits) {
     return numbers.front().empty() ? std::string() : fmt::format("{}", fmt::join(numbers, "."));
 }
 
-/// What a wire takes as a name; a file may hold anything.
+/// Returns `text` if a wire takes it as a name, else nothing; a file may hold anything.
 std::string as_name(std::string text, const Limits& limits) {
     const bool is_plain = std::all_of(text.begin(), text.end(), [](char c) {
         return static_cast<unsigned char>(c) > 0x20 && static_cast<unsigned char>(c) < 0x7f;
@@ -147,7 +147,7 @@ std::string as_name(std::string text, const Limits& limits) {
 
 }  // namespace
 
-/// Of its size, its beginning and its end: large programs differ there when they are built anew.
+/// Hashes size, beginning and end: large programs differ there when they are built anew.
 std::string hash_of_program(const std::string& path, const Limits& limits) {
     const std::size_t end_bytes = limits.program_hash_bytes_max;
     const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));

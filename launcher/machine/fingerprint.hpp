@@ -7,7 +7,7 @@
 
 namespace ddprun::launcher {
 
-/// Where to look for what this node's workers are made of.
+/// The places that show what this node's workers are made of.
 struct FingerprintPlaces {
     std::string program;      ///< the file whose content is the program; empty: not known
     std::string python;       ///< the interpreter that runs it; empty: none does
@@ -16,12 +16,12 @@ struct FingerprintPlaces {
     std::string driver = "/sys/module/nvidia/version";
 };
 
-/// Reads a few small files and the ends of the program; starts nothing. What is not found there
-/// stays empty.
+/// Reads a few small files and the ends of the program; starts nothing. A part that is not found
+/// there stays empty.
 [[nodiscard]] rdzv::Fingerprint read_fingerprint(const FingerprintPlaces& places,
                                                  const Limits& limits);
 
-/// Of the content of this file, as in its fingerprint; empty: it cannot be read.
+/// The hash of this file's content, as in its fingerprint; empty: the file cannot be read.
 [[nodiscard]] std::string hash_of_program(const std::string& path, const Limits& limits);
 
 }  // namespace ddprun::launcher

@@ -60,8 +60,8 @@ bool is_cache(hwloc_obj_type_t type) {
     return type >= HWLOC_OBJ_L1CACHE && type <= HWLOC_OBJ_L5CACHE;
 }
 
-/// One hardware thread, and what is above it. What a machine does not tell is taken as not shared,
-/// but for the cache: then the node's CPUs are as near to each other as is known.
+/// One hardware thread, and what is above it. A part that a machine does not report counts as not
+/// shared, but for the cache: then the node's CPUs are as near to each other as is known.
 Cpu describe(const Hwloc& hwloc, hwloc_obj_t thread) {
     Cpu cpu;
     cpu.index = static_cast<int>(thread->os_index);

@@ -44,7 +44,7 @@ struct Memory {
     unsigned long long used;
 };
 
-/// Of the functions that end in _v2; those in _v3 have had two different ones.
+/// The layout for functions that end in _v2; those in _v3 have had two different ones.
 struct ProcessInfo {
     unsigned pid;
     unsigned long long bytes;
@@ -109,7 +109,7 @@ public:
         return handle_(index, &device) == kSuccess ? device : nullptr;
     }
 
-    /// What cannot be asked stays empty: the GPU is there all the same.
+    /// A field that cannot be asked stays empty: the GPU exists all the same.
     [[nodiscard]] Gpu gpu(Device device) const {
         Gpu gpu;
         gpu.uuid = uuid_of(device);
@@ -288,8 +288,8 @@ private:
     const bool is_started_;
 };
 
-/// What `ask`, called with the driver, a GPU and its number, answers of each; nothing of one that
-/// cannot be reached.
+/// Returns the answer of `ask`, called with the driver, a GPU and its number, for each GPU; the
+/// answer for a GPU that cannot be reached is empty.
 template <typename Ask>
 auto ask_all(const Ask& ask) {
     const Nvml nvml;

@@ -21,12 +21,12 @@ namespace ddprun::launcher {
 /// `since` microseconds of the wall clock. The driver may never answer.
 [[nodiscard]] std::optional<std::vector<GpuUse>> gpu_use_of_nvml(std::uint64_t since);
 
-/// How much of their memory is in use, in the same order. Who holds it is asked, which takes
-/// longer, where `is_suspect(number, bytes)`.
+/// How much of their memory is in use, in the same order. If `is_suspect(number, bytes)`, the
+/// driver is asked which processes hold it, which takes longer.
 [[nodiscard]] std::optional<std::vector<GpuMemoryUse>> gpu_memory_of_nvml(
     const std::function<bool(unsigned number, std::uint64_t bytes)>& is_suspect);
 
-/// What they do, in the same order.
+/// The work that the GPUs do, in the same order.
 [[nodiscard]] std::optional<std::vector<GpuWork>> gpu_work_of_nvml();
 
 /// As long as this is there the driver's library stays started, and answers the above at once.

@@ -63,7 +63,7 @@ public:
     }
 
     [[nodiscard]] std::string started_folder() const override {
-        // What execve() was given: a shell has looked the name up in PATH.
+        // The path that execve() was given: a shell has looked the name up in PATH.
         const auto address = static_cast<std::uintptr_t>(::getauxval(AT_EXECFN));
         if (address == 0) {
             return {};

@@ -82,7 +82,7 @@ private:
     std::unordered_map<std::string, std::size_t> places_;
 };
 
-/// Of each host in `text`, behind which `take_slots` finds its slots.
+/// Reads the share of each host in `text`, behind which `take_slots` finds its slots.
 template <typename TakeSlots>
 Result<std::vector<HostShare>> shares_in(std::string_view text, TakeSlots take_slots) {
     Shares shares;

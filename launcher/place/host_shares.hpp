@@ -12,7 +12,7 @@
 
 namespace ddprun::launcher {
 
-/// What a job has of a host.
+/// The share that a job has of a host.
 struct HostShare {
     std::string host;
     int slots = 0;

@@ -11,7 +11,7 @@ namespace ddprun::launcher {
 
 namespace {
 
-/// What an mpirun calls its variables.
+/// The names that an mpirun gives its variables.
 struct Dialect {
     const char* size;
     const char* rank;

@@ -10,7 +10,7 @@
 
 namespace ddprun::launcher {
 
-/// What a scheduler tells this process of the job that it belongs to. Nothing is asked of the
+/// The job that this process belongs to, as a scheduler describes it. Nothing is asked of the
 /// scheduler itself: environment and files are enough.
 struct Place {
     std::string job;  ///< for people: "slurm job 42.0"
@@ -38,16 +38,16 @@ struct Place {
     int restarts = 0;          ///< how often the scheduler has put the job back into its queue
     std::optional<std::int64_t> ends_at;    ///< its time limit, in Unix time; none: not told
     std::optional<Milliseconds> kill_wait;  ///< its SIGTERM to its SIGKILL, usually; none: unknown
-    /// What starts a process on every node of the job with all that the job has there: to be
-    /// written before "ddprun". Empty: the scheduler has done so.
+    /// The command that starts a process on every node of the job with all that the job has there:
+    /// to be written before "ddprun". Empty: the scheduler has done so.
     std::string start_line;
     /// To be written behind "ddprun" there, with a blank before it: what other nodes are not told.
     std::string start_flags;
-    /// What makes it give more CPUs, a number behind it if it ends with '='; empty: nothing.
+    /// The flag that makes it give more CPUs, a number behind it if it ends with '='; empty: none.
     std::string cpus_flag;
 };
 
-/// What to write in place of "ddprun" to start it on every node.
+/// The command to write in place of "ddprun" to start it on every node.
 [[nodiscard]] std::string start_command(const Place& place);
 
 /// The place that `surroundings` tell of; none where no scheduler is known. Fails with a line for

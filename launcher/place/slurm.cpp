@@ -171,7 +171,7 @@ private:
         return {};
     }
 
-    /// What helps to say what is wrong. What cannot be read is not told.
+    /// Reads facts that help to say what is wrong. A fact that cannot be read is left out.
     void take_devices(Place& place) const {
         const Result<int> gpus = variables_.small({"SLURM_GPUS_ON_NODE"},
                                                   static_cast<std::size_t>(Limits{}.slots_max), 0);

@@ -42,8 +42,8 @@ private:
     const Surroundings& surroundings_;
 };
 
-/// Where the nodes of a job meet: another port for each job, below those that Linux gives to who
-/// asks for any (32768 and above).
+/// The port at which the nodes of a job meet: another port for each job, below those that Linux
+/// gives to programs that ask for any (32768 and above).
 [[nodiscard]] std::uint16_t port_of_job(std::uint64_t number);
 
 }  // namespace ddprun::launcher

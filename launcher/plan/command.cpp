@@ -1,4 +1,4 @@
-// What a worker executes.
+// Chooses the command that a worker executes.
 
 #include <string>
 #include <utility>

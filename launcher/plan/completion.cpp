@@ -70,8 +70,8 @@ std::vector<std::string> spellings(const Flag& flag) {
     return all;
 }
 
-/// The words that the flag's value may be, with blanks between; empty: there are none. What stands
-/// in capitals is no word.
+/// The words that the flag's value may be, with blanks between; empty: there are none. A part in
+/// capitals is no word.
 std::string words_of(const Flag& flag) {
     std::vector<std::string_view> words = split(flag.placeholder, '|');
     std::erase_if(words, [](std::string_view word) {

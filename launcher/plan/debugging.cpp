@@ -41,7 +41,7 @@ Result<void> take_asked(const Given& given, bool is_dry_run, const Surroundings&
                                             "--nproc-per-node, or name one of these",
                                             plan.identity().slots - 1));
     }
-    // Of several nodes only the one that has the rank needs a terminal; it is known when they meet.
+    // Only the rank's node needs a terminal; among several nodes it is known when they meet.
     if (is_one_node && !is_dry_run && !surroundings.is_at_terminal()) {
         return bad_value(given,
                          "stdin and stdout of ddprun must be a terminal; start it at one, without "

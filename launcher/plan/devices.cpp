@@ -18,7 +18,7 @@ namespace ddprun::launcher {
 
 namespace {
 
-/// Where nothing is set every worker would start a thread for each core of the machine.
+/// Without a setting every worker would start a thread for each core of the machine.
 void share_out_threads(const Surroundings& surroundings, LaunchPlan& plan) {
     if (plan.identity().slots == 1 || surroundings.variable("OMP_NUM_THREADS")) {
         return;

@@ -8,7 +8,7 @@
 
 namespace ddprun::launcher {
 
-/// What is known of an endpoint at one attempt to reach it.
+/// The facts that are known of an endpoint at one attempt to reach it.
 struct EndpointFacts {
     rdzv::Endpoint endpoint;                ///< as the user gave it
     std::vector<rdzv::Endpoint> addresses;  ///< numeric: what its host has been resolved to
@@ -25,15 +25,15 @@ struct EndpointPlace {
 };
 
 /// Whose machine an endpoint is, and where to reach it. A host name that means only 127.0.1.1
-/// (Debian's entry for a machine's own name) is taken for this machine's outside address. Where a
-/// host has loopback addresses and others, the others count: loopback is this machine's everywhere.
+/// (Debian's entry for a machine's own name) is taken for this machine's outside address. If a host
+/// has loopback addresses and others, the others count: loopback is this machine's everywhere.
 [[nodiscard]] EndpointPlace place_endpoint(EndpointFacts facts);
 
 /// The ddprun of this machine starts a daemon there: it owns the endpoint, which is the only one,
 /// and has the certificate that the daemon needs.
 [[nodiscard]] bool may_serve(const LaunchPlan& plan, const EndpointPlace& place);
 
-/// What the user should know about an endpoint, a line each.
+/// The notes for the user about an endpoint, a line each.
 [[nodiscard]] std::vector<std::string> endpoint_notes(const LaunchPlan& plan,
                                                       const rdzv::Endpoint& endpoint,
                                                       const EndpointPlace& place);

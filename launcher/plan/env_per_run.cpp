@@ -26,7 +26,7 @@ bool is_set_anyway(std::string_view name) {
 
 }  // namespace
 
-/// What the user has set stays, if to nothing.
+/// A variable that the user has set stays, even if it is empty.
 Result<void> take_env_per_run(const CommandLine& line, const Surroundings& surroundings,
                               LaunchPlan& plan) {
     const std::optional<Given> given = line.value("env-per-run");

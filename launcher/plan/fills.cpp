@@ -70,7 +70,7 @@ Result<void> notify(const Given& given, LaunchPlan& plan) {
         return {};
     }
     Result<agent::NotifyTarget> target = agent::read_notify_target(given.value);
-    if (!target) {  // What is given may hold a token: no message has it.
+    if (!target) {  // The value may hold a token: no message has it.
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("{}: {}", given.source, target.error().what)};
     }
@@ -78,7 +78,7 @@ Result<void> notify(const Given& given, LaunchPlan& plan) {
     return {};
 }
 
-/// Whoever says a time means every rendezvous, also one that a site keeps running.
+/// A given time counts for every rendezvous, also for one that a site keeps running.
 Result<void> rendezvous_lost_timeout(const Given& given, LaunchPlan& plan) {
     const Result<Milliseconds> seconds = parse_seconds(given, Milliseconds{1});
     if (!seconds) {

@@ -12,8 +12,8 @@
 #include "launcher/plan/launch_plan.hpp"
 #include "launcher/plan/values.hpp"
 
-/// What rows of the flag table do with a value that no other flag has to be known for. The steps of
-/// `path` lead from the plan to what is filled: pointers to members, or functions that give one.
+/// Functions by which rows of the flag table take a value that depends on no other flag. The steps
+/// of `path` lead from the plan to what is filled: pointers to members, or functions that give one.
 /// `fill::seconds<fill::settings_of, &rdzv::JobSettings::grow_delay>`
 namespace ddprun::launcher::fill {
 

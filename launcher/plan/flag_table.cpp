@@ -90,10 +90,10 @@ constexpr std::array kFlags = {
     /// | `HOST[:PORT]`, `[IPV6]:PORT`; port 29400 | same form. Whichever machine owns HOST serves
     /// it, whatever the order of start. HOST is resolved anew at each attempt until `join_timeout`
     /// is over (a pod's name may appear later), and all its addresses are tried; of several that
-    /// are its own the machine serves one, IPv4 first. What can never be a host name is refused at
-    /// once. Several with commas (`h1:29400,h2`) are daemons that a site runs with `--ha`; then
-    /// none is started here. Several nodes without it (and without `--master-addr`): refused,
-    /// torchrun means localhost and waits. Port 0 is for one node
+    /// are its own the machine serves one, IPv4 first. A text that can never be a host name is
+    /// refused at once. Several with commas (`h1:29400,h2`) are daemons that a site runs with
+    /// `--ha`; then none is started here. Several nodes without it (and without `--master-addr`):
+    /// refused, torchrun means localhost and waits. Port 0 is for one node
     Flag{.name = "rdzv-endpoint",
          .placeholder = "HOST[:PORT]",
          .group = Group::Meeting,
@@ -150,8 +150,8 @@ constexpr std::array kFlags = {
          .help = "who serves the workers' store: the first node on a port of\nits own (default), "
                  "or the rendezvous on its own port"},
     /// | `members` or `any`, `members` | ours: whom that store answers, addresses of the job's
-    /// nodes or everybody who reaches it (workers behind NAT, sidecars). The same on all nodes. Who
-    /// was refused is named on the console of rank 0's node
+    /// nodes or everybody who reaches it (workers behind NAT, sidecars). The same on all nodes. A
+    /// refused client is named on the console of rank 0's node
     Flag{.name = "store-admit",
          .placeholder = "members|any",
          .group = Group::Meeting,
@@ -290,7 +290,7 @@ constexpr std::array kFlags = {
          .help = "let a late node join a running group (default auto)",
          .fill = fill::choice<kGrows, settings_of, &rdzv::JobSettings::grow>},
     /// | seconds, 5 | ours: SIGTERM to SIGKILL after a failure, never above `--shutdown-timeout`;
-    /// torchrun always waits 30 s. Where deaths are [known at
+    /// torchrun always waits 30 s. If deaths are [known at
     /// once](containment.md#how-a-death-is-noticed) a core that is still being written then is cut
     /// off: to keep large ones, give them the time
     Flag{.name = "failure-grace",

@@ -121,7 +121,7 @@ std::set<const Flag*> named_by(const std::vector<std::string>& arguments) {
     return named;
 }
 
-/// What CLI11 found, before anything of ours is looked at.
+/// The result of CLI11, before ddprun's own checks.
 struct Cut {
     std::map<const Flag*, std::string> found;  ///< the last value of each flag on the line
     std::vector<std::string> unknown;          ///< what it did not know, in order
@@ -218,7 +218,7 @@ void CommandLine::set_default(std::string_view name, Given given) {
 
 namespace {
 
-/// What to say about a flag that does not exist: the nearest one, if there is one.
+/// Says that a flag does not exist, and names the nearest one, if there is one.
 std::string describe_unknown_flag(std::string_view typed) {
     std::string name{flag_part(typed)};
     std::string plain = name;
@@ -248,7 +248,7 @@ std::string describe_unknown_flag(std::string_view typed) {
         name);
 }
 
-/// What the environment says of a flag; an empty value: nothing.
+/// Reads a flag's value from the environment; an empty value: it has none.
 Given given_by_environment(const Flag& flag, const Surroundings& surroundings) {
     std::string name;
     std::string value;

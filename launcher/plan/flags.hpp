@@ -62,7 +62,7 @@ public:
     [[nodiscard]] bool is_on(std::string_view name) const;
     /// The flag's value, of a switch that it is on; none where nothing is asked.
     [[nodiscard]] std::optional<Given> asked(const Flag& flag) const;
-    /// What value() gives where nobody has given the flag.
+    /// Sets the value that value() gives if the flag was not given.
     void set_default(std::string_view name, Given given);
 
     /// The program and its arguments, untouched.

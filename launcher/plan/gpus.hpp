@@ -21,14 +21,14 @@ struct VisibleGpu {
     bool operator==(const VisibleGpu&) const = default;
 };
 
-/// What CUDA shows of `present` under this CUDA_VISIBLE_DEVICES: numbers, or unique beginnings of
-/// the names GPU-… and MIG-…, up to the first entry that is none; nothing if one is named twice.
-/// Where nothing is known of the GPUs (`present` is none) entries are believed.
+/// The GPUs of `present` that CUDA shows under this CUDA_VISIBLE_DEVICES: numbers, or unique
+/// beginnings of the names GPU-… and MIG-…, up to the first entry that is none; nothing if one is
+/// named twice. If nothing is known of the GPUs (`present` is none), entries are believed.
 [[nodiscard]] std::vector<VisibleGpu> visible_gpus(
     const std::optional<std::vector<Gpu>>& present,
     const std::optional<std::string>& visible_devices);
 
-/// What programs that are started here will see, as far as it is known.
+/// The GPUs that programs which are started here will see, as far as it is known.
 struct GpuSight {
     std::vector<VisibleGpu> visible;
     std::vector<Gpu> present;  ///< what the numbers of `visible` count
@@ -47,7 +47,7 @@ struct GpuSight {
 /// takes longer than the start of a job.
 [[nodiscard]] bool may_see_nvidia_gpus(const Surroundings& surroundings);
 
-/// Of the memory in use, what no process of which `is_living` holds; none if that is not told.
+/// The memory in use that no process for which `is_living` holds has; none if that is unknown.
 [[nodiscard]] std::optional<std::uint64_t> unheld_memory(
     const GpuMemoryUse& use, const std::function<bool(int pid)>& is_living);
 

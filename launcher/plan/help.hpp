@@ -13,7 +13,7 @@ namespace ddprun::launcher {
 /// --help-all prints this: every flag that is not Hidden, the exit codes and the variables.
 [[nodiscard]] std::string help_all_text();
 
-/// What --version prints.
+/// --version prints this.
 [[nodiscard]] std::string version_text();
 
 /// --print-completion prints this: `shell` reads it to complete ddprun's flags. Fails with a line

@@ -36,7 +36,7 @@ std::string fault_of(const std::string& name, const std::vector<NetworkInterface
                                       : "";
 }
 
-/// What the user has set stays; the environment counts as typed by them.
+/// A variable that the user has set stays; the environment counts as typed by the user.
 bool may_set(const Surroundings& surroundings, const char* variable, const Given& given,
              LaunchPlan& plan) {
     const std::optional<std::string> set = surroundings.variable(variable);

@@ -17,18 +17,18 @@ namespace ddprun::launcher {
 
 enum class PrefixMode { Auto, Always, Never };
 
-/// What the command line and environment ask for, checked and complete. Nothing has happened yet.
+/// The start that command line and environment ask for, checked and complete; no effect yet.
 struct LaunchPlan {
-    /// What the agent is told, as far as it follows from what was asked: options_of_agent() adds
-    /// what is known of this start. An empty job means a random one (of a single node only), an
-    /// empty node and store_host are derived.
+    /// The agent's options, as far as they follow from what was asked: options_of_agent() adds what
+    /// is known of this start. An empty job means a random one (of a single node only), an empty
+    /// node and store_host are derived.
     agent::AgentOptions agent;
     std::optional<ContainmentLevel> containment;  ///< none: the highest that can be had
 
     bool is_single_node = true;  ///< the rendezvous runs inside this process
     std::string endpoint_host;
     std::uint16_t endpoint_port = kRendezvousPort;
-    /// Of more daemons, of which one leads at a time. A site runs them: none is started here then.
+    /// Endpoints of more daemons, one of which leads. A site runs them: none is started here then.
     std::vector<rdzv::Endpoint> other_endpoints;
     std::optional<Place> place;     ///< of the scheduler that has started us; none: nobody has
     bool takes_place = false;       ///< the number of nodes, rank and endpoint are the place's
@@ -63,7 +63,7 @@ struct LaunchPlan {
     std::vector<std::string> warnings;  ///< to be said once before the start
     std::vector<std::string> notes;     ///< what was chosen in the user's place; to be said too
 
-    /// Who this node is, and the job with it.
+    /// The identity of this node, and the job with it.
     [[nodiscard]] rdzv::Join& identity() { return agent.supervisor.identity; }
     [[nodiscard]] const rdzv::Join& identity() const { return agent.supervisor.identity; }
 };

@@ -16,7 +16,7 @@ namespace ddprun::launcher {
 
 namespace {
 
-/// Of a pod; terminationGracePeriodSeconds changes it, which nothing tells the pod.
+/// The grace of a pod; terminationGracePeriodSeconds changes it, which nothing tells the pod.
 constexpr Milliseconds kPodsGrace{30000};
 
 std::optional<Milliseconds> usual_kill_wait(const Surroundings& surroundings,
@@ -28,7 +28,7 @@ std::optional<Milliseconds> usual_kill_wait(const Surroundings& surroundings,
     return is_pod ? std::optional(kPodsGrace) : std::nullopt;
 }
 
-/// Who says how long workers have knows his scheduler: nothing is assumed then.
+/// If the user set `--shutdown-timeout`, no kill delay is assumed.
 Result<void> take_kill_wait(const CommandLine& line, const Surroundings& surroundings,
                             LaunchPlan& plan) {
     const std::optional<Given> given = line.value("kill-wait");

@@ -7,7 +7,7 @@
 
 namespace ddprun::launcher {
 
-/// Where logs go unless --log-dir says otherwise. `tmpdir`: the variable TMPDIR, perhaps empty.
+/// The log folder if --log-dir names none. `tmpdir`: the variable TMPDIR, perhaps empty.
 [[nodiscard]] inline std::string default_log_dir(std::string_view tmpdir, unsigned int user_id) {
     return fmt::format("{}/ddprun-{}", tmpdir.empty() ? "/tmp" : tmpdir, user_id);
 }

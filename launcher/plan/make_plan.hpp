@@ -15,8 +15,8 @@ struct ShowText {
     std::string text;
 };
 
-/// What was asked cannot be done: print `line` (one line, without "ddprun: ") on stderr and exit.
-/// The code is 2, or 126 and 127 for a program that cannot be executed or does not exist.
+/// A request that cannot be carried out: print `line` (one line, without "ddprun: ") on stderr and
+/// exit. The code is 2, or 126 and 127 for a program that cannot be executed or does not exist.
 struct UsageError {
     std::string line;
     int exit_code = 2;

@@ -149,7 +149,7 @@ Result<void> meet_at_master(const Given& given, LaunchPlan& plan) {
     return {};
 }
 
-/// Where the scheduler's first node is; one node needs no place to meet.
+/// Nodes meet at the scheduler's first node; one node needs no place to meet.
 void meet_at_place(const Place& place, LaunchPlan& plan) {
     if (place.nodes == 1) {
         return;
@@ -199,7 +199,7 @@ Result<void> choose_place(const CommandLine& line, LaunchPlan& plan) {
                                  kRendezvousPort));
 }
 
-/// Where torchrun would take its static way, on which workers always share the launcher's store.
+/// Whether torchrun would take its static way, on which workers always share the launcher's store.
 bool is_static(const CommandLine& line, const LaunchPlan& plan) {
     const std::optional<Given> backend = line.value("rdzv-backend");
     if (line.is_on("standalone") || plan.takes_place || (backend && backend->value != "static")) {
@@ -336,7 +336,7 @@ Result<void> name_node(const CommandLine& line, LaunchPlan& plan) {
 }
 
 /// The nodes of a scheduler's job share the folder of a home, where all jobs have the same secret.
-/// Where they do not, one in the job's own folder, if that is shared.
+/// If homes are not shared, the secret is in the job's own folder, if that is shared.
 void choose_secret(const Surroundings& surroundings, LaunchPlan& plan) {
     const auto folder_of = [&](const char* name) {
         return surroundings.variable(name).value_or("");

@@ -27,7 +27,7 @@ void warn_of_missing_ranks(const Given& given, int highest, LaunchPlan& plan) {
     }
 }
 
-/// Of --redirects or --tee.
+/// Reads --redirects or --tee.
 Result<StreamChoice> streams_of(const CommandLine& line, std::string_view flag, LaunchPlan& plan) {
     const std::optional<Given> given = line.value(flag);
     Result<StreamChoice> streams = given ? parse_streams(*given) : Result<StreamChoice>();
@@ -139,7 +139,7 @@ Result<void> take_log_dir(const CommandLine& line, const Surroundings& surroundi
     return {};
 }
 
-/// What is kept of logs, where it is too little for the flag.
+/// Warns of flags about kept logs that have no effect.
 void warn_of_logs(const CommandLine& line, LaunchPlan& plan) {
     const std::optional<Given> files = line.value("log-files-kept");
     if (files && plan.agent.output.rotation.file_bytes_max == 0) {

@@ -7,7 +7,7 @@
 
 namespace ddprun::launcher {
 
-/// Where PATH has a name, and where it has it without the permission to execute it.
+/// The paths that PATH has for a name: one that may be executed, and one that may not.
 struct PathLookup {
     std::optional<std::string> executable;
     std::optional<std::string> forbidden;

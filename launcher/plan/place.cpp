@@ -70,7 +70,7 @@ int cpus_of_machine(const Surroundings& surroundings) {
     return list ? static_cast<int>(list->size()) : 0;
 }
 
-/// What to write where the place does not tell how many nodes there are, or where they meet.
+/// The flags to add if the place does not tell how many nodes there are, or where they meet.
 std::string flags_untold(const Place& place) {
     return fmt::format("--nnodes {} --rdzv-endpoint {}:{}",
                        place.nodes == 0 ? "N" : fmt::format("{}", place.nodes),
@@ -264,7 +264,7 @@ Result<void> take_place(const CommandLine& line, const Surroundings& surrounding
     }
     Result<std::optional<Place>> place = find_place(surroundings);
     if (!place) {
-        // Who has set all by hand need not care for what the scheduler says.
+        // A user who has set all by hand need not care for what the scheduler says.
         return setting.empty()
                    ? Result<void>(refusal(place.error().what +
                                           "; --place none starts without the scheduler"))

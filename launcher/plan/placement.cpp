@@ -74,7 +74,7 @@ std::map<int, std::vector<int>> grouped(const std::vector<const Cpu*>& cpus, int
     return groups;
 }
 
-/// Where a place stands among those near the same node.
+/// The turn of a place among those near the same node.
 struct Turn {
     std::size_t number = 0;
     std::size_t of = 1;

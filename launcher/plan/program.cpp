@@ -26,7 +26,7 @@ bool is_python(std::string_view path) {
     return path.substr(path.rfind('/') + 1).starts_with("python");
 }
 
-/// Of an interpreter's command line; empty: it runs none, or nobody can tell.
+/// The script in an interpreter's command line; empty: it runs none, or nobody can tell.
 std::string script_in(const std::vector<std::string>& typed) {
     const auto script = std::find_if(typed.begin() + 1, typed.end(), [](const std::string& word) {
         return !word.starts_with('-') || word == "-m" || word == "-c";
@@ -54,7 +54,7 @@ bool takes_python_path(const std::vector<std::string>& typed) {
     return true;
 }
 
-/// Where the working folder has it; one that is installed is told apart by versions.
+/// The module's file in the working folder; an installed module is told apart by versions.
 std::string file_of_module(std::string name, const Surroundings& surroundings) {
     std::replace(name.begin(), name.end(), '.', '/');
     for (const char* ending : {".py", "/__main__.py"}) {
@@ -65,8 +65,8 @@ std::string file_of_module(std::string name, const Surroundings& surroundings) {
     return {};
 }
 
-/// What runs a script as torchrun's --run-path does: as __main__, without the script's folder in
-/// sys.path, and with an exception left in the error file.
+/// The code that runs a script as torchrun's --run-path does: as __main__, without the script's
+/// folder in sys.path, and with an exception left in the error file.
 constexpr std::string_view kRunPath = R"(import runpy, sys
 del sys.argv[0]
 try:

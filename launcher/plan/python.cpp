@@ -72,7 +72,7 @@ struct Candidate {
     std::string_view origin;
 };
 
-/// Best first; each may be executed. None comes from PYTHON_EXEC.
+/// Best first; each may be executed. PYTHON_EXEC gives no candidate.
 std::vector<Candidate> candidates(const Surroundings& surroundings, const PathLookup& in_path) {
     std::vector<Candidate> found;
     const auto consider = [&](const std::string& folder, std::string_view origin) {

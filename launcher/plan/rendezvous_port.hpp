@@ -4,7 +4,7 @@
 
 namespace ddprun::launcher {
 
-/// Where nodes meet unless --rdzv-endpoint says otherwise.
+/// The port at which nodes meet unless --rdzv-endpoint says otherwise.
 inline constexpr std::uint16_t kRendezvousPort = 29400;
 
 }  // namespace ddprun::launcher

@@ -14,8 +14,8 @@ namespace ddprun::launcher {
 using Step = Result<void>(const CommandLine& line, const Surroundings& surroundings,
                           LaunchPlan& plan);
 
-/// What a scheduler tells of nodes, rank and endpoint, unless a flag or PET_* says anything of
-/// them.
+/// Takes nodes, rank and endpoint from what a scheduler tells, unless a flag or PET_* says anything
+/// of them.
 Step take_place;
 
 /// Flags of torchrun that choose nothing here; refuses values that ask for what there is not.
@@ -30,7 +30,7 @@ Step take_nodes;
 /// When this node has to be gone; after take_nodes().
 Step take_leaving;
 
-/// Where nodes meet and who this one is.
+/// The place where nodes meet, and the identity of this node.
 Step take_meeting;
 
 /// Certificates of the way to the rendezvous; after take_meeting().
@@ -48,26 +48,26 @@ Step take_place_slots;
 
 /// Each worker has a connection to the workers' store. Beyond its limit the last ones would never
 /// finish init_process_group(): a job that cannot be smaller is refused, one that can grow there is
-/// warned. Of nodes that start another number of workers nothing is known here, and nothing of the
-/// limit of a store that rank 0 serves.
+/// warned. Nodes that start another number of workers are not known here, and neither is the limit
+/// of a store that rank 0 serves.
 Step check_store_room;
 
-/// What each worker of this node has of it: device, CPUs, threads.
+/// The share that each worker has of this node: device, CPUs, threads.
 Step take_placement;
 
 /// Log folder and console.
 Step take_output;
 
-/// Who has ddprun's terminal; after take_output().
+/// The rank that has ddprun's terminal; after take_output().
 Step take_debugging;
 
 /// Variables in which workers find the number of the run.
 Step take_env_per_run;
 
-/// What a worker executes.
+/// The command that a worker executes.
 Step take_program;
 
-/// What standbys import, or wait with; after take_program().
+/// The modules that standbys import, or wait with; after take_program().
 Step take_warm;
 
 }  // namespace ddprun::launcher

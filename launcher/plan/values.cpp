@@ -180,7 +180,7 @@ bool is_ipv6(std::string_view text) {
     return inet_pton(AF_INET6, std::string(text.substr(0, text.find('%'))).c_str(), &ignored) == 1;
 }
 
-/// Of a host name, as DNS and hosts files may have it.
+/// Whether `label` may be a part of a host name, as DNS and hosts files have them.
 bool is_possible_label(std::string_view label) {
     constexpr std::size_t kLabelMax = 63;
     return !label.empty() && label.size() <= kLabelMax &&
@@ -212,7 +212,7 @@ Result<HostAndPort> parse_host_and_port(const Given& given) {
     std::string_view host = text;
     std::optional<std::string_view> port;
     if (text.find('@') != std::string_view::npos) {
-        // What stands before it may be a password: it is not repeated.
+        // The text before the '@' may be a password: it is not repeated.
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("{}: an endpoint has no user and no password; {}; ddprun's own "
                                  "secret is --secret-file's",
@@ -240,7 +240,7 @@ Result<HostAndPort> parse_host_and_port(const Given& given) {
     if (host.empty()) {
         return bad_value(given, fmt::format("the host is missing; {}", kForm));
     }
-    // What inet_pton() does not look at, behind a NUL or in a zone, is no part of an address
+    // A part that inet_pton() does not read, behind a NUL or in a zone, is no part of an address
     // either.
     const bool is_clean = is_plain(host) && host.find_first_of("/,@=[]") == std::string_view::npos;
     if (!is_clean || (text.starts_with('[') ? !is_ipv6(host) : !is_possible_host(host))) {

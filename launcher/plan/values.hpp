@@ -13,8 +13,8 @@
 #include "base/split.hpp"
 #include "launcher/plan/flags.hpp"
 
-/// The grammars of single values. Each function takes a value with its source and fails with a
-/// line for the user that names both. None looks outside its arguments.
+/// The grammars of single values. Each function takes a value with its source, fails with a line
+/// for the user that names both, and reads nothing but its arguments.
 namespace ddprun::launcher {
 
 /// An Error of a wrong value: "<source> <value>: <why>".

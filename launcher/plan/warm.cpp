@@ -1,4 +1,4 @@
-// What standbys import, or wait with.
+// Chooses the modules that standbys import, or wait with.
 
 #include <optional>
 #include <string>

@@ -96,7 +96,7 @@ void complete_output(const LaunchPlan& plan, const NodeFacts& facts, const Limit
     output.template_wins = plan.prefix != PrefixMode::Always && !output.prefix_template.empty();
     const std::string terminal = own_variable("TERM");
     output.draws = (output.prefixes || slots > 1) && !terminal.empty() && terminal != "dumb";
-    // What reads a pipe that stdout is may write to the same terminal, and would break the line.
+    // A program that reads stdout's pipe may write to the same terminal, and would break the line.
     output.has_live_line = output.draws && !output.is_json && agent::is_terminal(STDERR_FILENO) &&
                            !is_pipe(STDOUT_FILENO);
     if (const std::optional<agent::Debugging>& debugging = plan.agent.supervisor.debugging) {

@@ -13,7 +13,7 @@
 
 namespace ddprun::launcher {
 
-/// What is known of this node, and of this start of ddprun, beside the plan.
+/// The facts of this node, and of this start of ddprun, that are not in the plan.
 struct NodeFacts {
     JobId job;
     std::string tracked_run;  ///< tracked_run_of()

@@ -34,10 +34,10 @@ struct DaemonStarterOptions {
 };
 
 /// Has a rendezvous daemon run at an endpoint that this machine owns: binds and listens there, and
-/// hands the socket to a daemon of its own session, outside any worker's containment. Whoever
-/// listens first serves; everybody else gets EADDRINUSE and connects. The daemon outlives this
-/// process if need be, and ends by itself after the last run. One thread, that of `io`; no handler
-/// of `io` runs after the starter is gone.
+/// hands the socket to a daemon of its own session, outside any worker's containment. The process
+/// that listens first serves; every other one gets EADDRINUSE and connects. The daemon outlives
+/// this process if need be, and ends by itself after the last run. One thread, that of `io`; no
+/// handler of `io` runs after the starter is gone.
 class DaemonStarter {
 public:
     DaemonStarter(boost::asio::io_context& io, DaemonStarterOptions options);

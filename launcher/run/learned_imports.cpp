@@ -80,7 +80,7 @@ LearnedImports read_learned_imports(const LearnedImportsPlaces& places, const Li
     }
     const UniqueFd fd(open(found.file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (!fd.is_open()) {
-        // Where nothing was kept yet; what cannot be read cannot be of use.
+        // A first run finds no file; a file that cannot be read cannot be of use.
         return found;
     }
     std::string text;

@@ -7,7 +7,7 @@
 
 namespace ddprun::launcher {
 
-/// What names a program, and where its user's caches are.
+/// The files that identify a program, and the places of its user's caches.
 struct LearnedImportsPlaces {
     std::string program;  ///< the file whose content is the program; empty: not known
     std::string python;   ///< the interpreter that runs it
@@ -15,7 +15,7 @@ struct LearnedImportsPlaces {
     std::string home;
 };
 
-/// What an earlier run has found that a program imports.
+/// The modules that a program imports, as an earlier run has found.
 struct LearnedImports {
     std::string file;  ///< where it is kept; empty: nowhere
     std::vector<std::string> modules;
@@ -24,7 +24,7 @@ struct LearnedImports {
 
 /// Looks for what a run of this program, with the same content and interpreter, has kept for later
 /// ones. Names of modules only: what is no such name makes the file unfit, as do other owners or
-/// writers. A rehearsal writes it (worker_runtime/python/INTERNALS.md). None yet is no problem.
+/// writers. A rehearsal writes it (worker_runtime/python/INTERNALS.md). No file is no problem.
 [[nodiscard]] LearnedImports read_learned_imports(const LearnedImportsPlaces& places,
                                                   const Limits& limits);
 

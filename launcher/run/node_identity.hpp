@@ -26,8 +26,8 @@ private:
     UniqueFd fd_;
 };
 
-/// Who this node is, the same again after a restart. Two ddprun on one machine differ by a number,
-/// the lowest that is free; holding `lock` holds the number.
+/// The identity of this node, the same again after a restart. Two ddprun on one machine differ by a
+/// number, the lowest that is free; holding `lock` holds the number.
 struct NodeIdentity {
     NodeId id;
     int number = 0;

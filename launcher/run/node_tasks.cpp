@@ -95,8 +95,8 @@ Result<UniqueFd> watch_for_names(const std::string& folder) {
     return names;
 }
 
-/// Nobody listens there any more. Who does is not disturbed: a socket of another type is refused
-/// before it is queued.
+/// Whether no process listens there any more. A process that listens is not disturbed: a socket of
+/// another type is refused before it is queued.
 bool is_left_behind(const std::string& path) {
     const Result<UnixAddress> address = UnixAddress::of(path);
     const Result<UniqueFd> probe = unix_socket(SOCK_DGRAM);

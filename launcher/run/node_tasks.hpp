@@ -7,9 +7,9 @@
 #include "base/result.hpp"
 #include "launcher/plan/launch_plan.hpp"
 
-/// Where a scheduler starts several ddprun on a node, one for each GPU, the first of them starts
-/// all workers; the others wait and end with its exit code. They find each other by a socket in
-/// this user's state folder, named by job, step and node. All of it blocks.
+/// If a scheduler starts several ddprun on a node, one for each GPU, the first of them starts all
+/// workers; the others wait and end with its exit code. They find each other by a socket in this
+/// user's state folder, named by job, step and node. All of it blocks.
 namespace ddprun::launcher {
 
 /// Whether the scheduler has started more ddprun of this job on this node.

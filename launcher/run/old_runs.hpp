@@ -26,8 +26,8 @@ public:
 
     OldRuns(boost::asio::io_context& io, const Limits& limits, Events events);
 
-    /// Of `log_dir` all but the newest `kept` runs and `run`, which need not be there yet. Says
-    /// what could not be removed. Once.
+    /// Removes from `log_dir` all runs but the newest `kept` ones and `run`, which need not exist
+    /// yet. Says what could not be removed. Called once.
     void begin(const std::string& log_dir, const std::string& run, std::size_t kept);
 
     /// Calls `on_done` when that is over, at once if nothing is under way, and after

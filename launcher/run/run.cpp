@@ -300,7 +300,7 @@ private:
             .saved_state = saved_};
     }
 
-    /// What other nodes may differ in.
+    /// The facts in which other nodes may differ.
     rdzv::Fingerprint fingerprint() const {
         if (plan_.identity().settings.same == rdzv::Sameness::Off) {
             return {};
@@ -398,7 +398,7 @@ private:
     int exit_code_ = kExitInternal;
 };
 
-/// What is one of several on its node, and not the first, ends as the first one does.
+/// An extra task on a node, which is any but the first, ends as the first one does.
 int follow(const LaunchPlan& plan, const std::string& path) {
     // The first one is asked to leave, too, and knows better when that is done.
     for (const int number : plan.agent.signals_to_handle) {

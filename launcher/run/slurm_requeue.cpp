@@ -91,7 +91,7 @@ Result<void> SlurmRequeue::start(const std::vector<std::string>& words) {
     return program_.start(spec, limits_.requeue_timeout);
 }
 
-/// What it prints is far less than a pipe takes.
+/// The program prints far less than a pipe takes.
 std::string SlurmRequeue::read_output() {
     std::string text(limits_.drain_text_bytes_max, '\0');
     const ssize_t count = ::read(output_.get(), text.data(), text.size());

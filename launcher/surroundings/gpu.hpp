@@ -7,7 +7,7 @@
 
 namespace ddprun::launcher {
 
-/// One GPU of this machine. What is not known is empty.
+/// One GPU of this machine. A value that is not known is empty.
 struct Gpu {
     std::string uuid;         ///< "GPU-…"
     std::string pci_address;  ///< as the kernel writes it: "0000:3b:00.0"
@@ -16,8 +16,8 @@ struct Gpu {
     bool operator==(const Gpu&) const = default;
 };
 
-/// Who has read or written the memory of one GPU lately. A kernel that only waits for another GPU
-/// does neither.
+/// The processes that have read or written the memory of one GPU lately. A kernel that only waits
+/// for another GPU does neither.
 struct GpuUse {
     std::optional<std::vector<int>> pids;  ///< of the first process namespace; none: not told
     bool is_memory_used = false;           ///< by anybody, in the driver's last sample period
@@ -41,7 +41,7 @@ struct GpuMemoryUse {
     bool operator==(const GpuMemoryUse&) const = default;
 };
 
-/// What one GPU does. What its driver does not tell is empty.
+/// The work of one GPU. A value that its driver does not report is empty.
 struct GpuWork {
     std::optional<unsigned> percent;  ///< of the driver's last sample period a kernel ran
     std::optional<std::uint64_t> bytes;
@@ -52,7 +52,7 @@ struct GpuWork {
     bool operator==(const GpuWork&) const = default;
 };
 
-/// How one GPU is. What its driver does not tell, or does not have, is empty.
+/// The health of one GPU. A value that its driver does not report, or does not have, is empty.
 struct GpuHealth {
     std::string uuid;
     std::optional<std::uint64_t> uncorrected_errors;  ///< of memory, since the driver was loaded

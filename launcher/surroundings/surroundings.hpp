@@ -29,7 +29,7 @@ public:
     /// A regular file that this user may execute.
     [[nodiscard]] virtual bool is_executable_file(const std::string& path) const = 0;
     [[nodiscard]] virtual std::string working_directory() const = 0;
-    /// Where this program's own file is, links resolved; empty: nobody can tell.
+    /// The folder of this program's own file, links resolved; empty: nobody can tell.
     [[nodiscard]] virtual std::string own_folder() const = 0;
     /// The folder of the name by which this program was started: of a link, where the link lies.
     /// Empty: nobody can tell.
@@ -48,7 +48,7 @@ public:
     /// Limits::text_bytes_max, more than they write; none where it cannot be read.
     [[nodiscard]] virtual std::optional<std::string> read_text(const std::string& path) const = 0;
 
-    /// What this machine calls itself.
+    /// The name that this machine gives itself.
     [[nodiscard]] virtual std::string host_name() const = 0;
     [[nodiscard]] virtual unsigned user_id() const = 0;
     /// stdin and stdout are terminals.
@@ -56,8 +56,8 @@ public:
     /// CPUs of this process's affinity mask, sorted, at least one.
     [[nodiscard]] virtual std::vector<int> allowed_cpus() const = 0;
     [[nodiscard]] virtual std::vector<NetworkInterface> interfaces() const = 0;
-    /// What NVIDIA's driver says; none without it. May take milliseconds, so it is asked only for
-    /// what needs it.
+    /// The GPUs that NVIDIA's driver reports; none without the driver. May take milliseconds, so it
+    /// is asked only for what needs it.
     [[nodiscard]] virtual std::optional<std::vector<Gpu>> gpus_of_nvml() const = 0;
     /// The machine's CPUs; takes milliseconds too. Fails with a line for the user.
     [[nodiscard]] virtual Result<Topology> topology() const = 0;

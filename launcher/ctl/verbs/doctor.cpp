@@ -25,7 +25,7 @@ struct DoctorOptions {
     double wait_s = 30;
 };
 
-/// What --peers names, or the nodes of a step of Slurm.
+/// Reads the hosts that --peers names, or the nodes of a step of Slurm.
 Result<PeerCheckOptions> read_peers(const DoctorOptions& asked) {
     const Result<std::optional<Place>> place = find_place(*real_surroundings());
     std::string source = "--peers " + asked.peers;

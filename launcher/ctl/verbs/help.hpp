@@ -6,9 +6,9 @@
 
 namespace ddprun::launcher {
 
-/// Help in lines of at most 80 columns. Of ddpctl: its verbs by group; one without a group is left
-/// out. Of a verb: usage, summary, arguments and options. The footer ends both.
-/// packaging/pages.py reads it.
+/// Help in lines of at most 80 columns. The help of ddpctl lists its verbs by group; a verb without
+/// a group is left out. The help of a verb has usage, summary, arguments and options. The footer
+/// ends both. packaging/pages.py reads it.
 class Help : public CLI::FormatterBase {
 public:
     std::string make_help(const CLI::App* app, std::string name,

@@ -27,7 +27,7 @@ struct OrderFlags {
     int nodes = 0;
 };
 
-/// What the flags ask of `job`.
+/// Turns the flags into an order for `job`.
 Result<rdzv::OperatorOrder> read_order(const OrderFlags& flags, const std::string& job) {
     rdzv::OperatorOrder order{.job = JobId(job),
                               .action = flags.action,
@@ -115,7 +115,7 @@ int give_order(const OrderFlags& flags) {
     return reply->fault == rdzv::OrderFault::Invalid ? int{kExitUsage} : kExitNo;
 }
 
-/// What the help of each says beside its summary.
+/// The notes that the help of each order adds to its summary.
 constexpr std::array<std::pair<OperatorAction, const char*>, 8> kNotes = {{
     {OperatorAction::Drain,
      "Without a spare the other nodes go on if they suffice. The node's ddprun exits\n"

@@ -13,7 +13,7 @@ struct PageOptions {
     RunWanted wanted{.takes_ended = true};
 };
 
-/// Where the page of a run at work is.
+/// Says where the page of a run at work is.
 std::string place_of_page(const std::string& folder) {
     const std::optional<agent::RunNote> note = agent::read_run_note(folder);
     if (note && !note->rendezvous.empty()) {

@@ -43,7 +43,7 @@ std::string failed_ranks_text(const nlohmann::json& report) {
     return text;
 }
 
-/// What a closed run's report.json (docs/logs.md) says, for people.
+/// Puts a closed run's report.json (docs/logs.md) into words for people.
 std::string report_text(const nlohmann::json& report) {
     std::string text = fmt::format("{}: {}: {}\n", said(report, "program"), said(report, "verdict"),
                                    said(report, "text"));
@@ -76,7 +76,7 @@ std::string report_text(const nlohmann::json& report) {
     return text;
 }
 
-/// Of a job that is closed its report, which each node has; of one at work how its nodes stand.
+/// Prints the report of a closed job, which each node has; the state of each node of a live one.
 int print_report(const ChosenJob& job) {
     for (const std::string& folder : job.folders) {
         const std::optional<std::string> file = read_whole(folder + "/report.json");

@@ -87,8 +87,8 @@ Result<std::string> ask_for_stacks(const RendezvousAsked& asked, const std::stri
     return shown ? Result<std::string>(std::move(text)) : shown.error();
 }
 
-/// Of all nodes of the job, which take them of their workers. `otherwise`: why it is not asked
-/// here, if it was looked for.
+/// Shows the stacks of all nodes of the job, which take them of their workers. `otherwise`: why the
+/// job is not asked here, if it was looked for.
 int show_there(const StacksOptions& options, const std::optional<Error>& otherwise) {
     const Result<RendezvousAsked> asked =
         read_rendezvous(options.connection, log_dir_of(options.log_dir), options.run);

@@ -80,8 +80,8 @@ int show_run(const StatusOptions& options, const std::string& folder) {
     return kExitSuccess;
 }
 
-/// Of a job with several nodes here, which its rendezvous knows as one. If that does not answer,
-/// each node does.
+/// Shows a job with several nodes here, which its rendezvous knows as one. If the rendezvous does
+/// not answer, each node does.
 int show_nodes(const StatusOptions& options, const std::vector<std::string>& folders) {
     const agent::RunNote note = agent::read_run_note(folders.front()).value_or(agent::RunNote());
     const Result<rdzv::ControlAnswer> answer =
@@ -207,7 +207,7 @@ int show_all(const StatusOptions& options) {
     return kExitSuccess;
 }
 
-/// Of a rendezvous that was asked for a job which it does not know.
+/// Lists the jobs of a rendezvous that was asked for a job which it does not know.
 std::string known_jobs(const ConnectionOptions& options, const std::string& list) {
     const Result<rdzv::ControlAnswer> all = ask_all(options, list, "");
     if (!all) {

@@ -17,7 +17,7 @@
 #include "rendezvous/transport/tls.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
 
-/// What the files of verbs share.
+/// The declarations that the files of verbs share.
 namespace ddprun::launcher {
 
 /// Carries a verb out once its command line was read; returns the exit code.
@@ -106,7 +106,7 @@ CLI::Option* add_node(CLI::App& verb, std::string& node);
 /// rendezvous, and `failure` says that none answers or has that job.
 [[nodiscard]] bool may_be_here(const ConnectionOptions& options, const Error& failure);
 
-/// Of `options`, else DDPRUN_OPERATOR_SECRET_FILE; empty: none.
+/// The file that `options` name, else DDPRUN_OPERATOR_SECRET_FILE; empty: none.
 [[nodiscard]] std::string operator_secret_file(const ConnectionOptions& options);
 
 /// `given`, else PET_LOG_DIR, else the folder that ddprun takes by itself.

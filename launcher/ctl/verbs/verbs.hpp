@@ -21,7 +21,7 @@ namespace ddprun::launcher {
 [[nodiscard]] Action declare_token(CLI::App& verb);
 [[nodiscard]] Action declare_help(CLI::App& verb);
 
-/// Of any verb that is named as an order of rdzv::kOperatorActionNames.
+/// Declares any verb that has the name of an order in rdzv::kOperatorActionNames.
 [[nodiscard]] Action declare_order(CLI::App& verb);
 
 }  // namespace ddprun::launcher
