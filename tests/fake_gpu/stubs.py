@@ -65,7 +65,7 @@ def look_into(folder):
 
 
 def library_of(symbol, version, missing):
-    """None: it is no vendor's."""
+    """Returns None if the symbol is no vendor's."""
     # A version is called as the library is, or as its name begins.
     for name in sorted(missing):
         if version and (version == name or version.startswith(name.partition(".so")[0] + ".so")):

@@ -70,8 +70,8 @@ std::optional<Death> read_death() {
     ddprun::test::hang();
 }
 
-/// Where the rank is. Told to kill itself somewhere, it does so from another thread, whatever this
-/// one does then.
+/// The place that the rank has reached. If the rank is to kill itself at a place, another thread
+/// does so there, whatever this one does then.
 class Places {
 public:
     explicit Places(std::optional<Death> death) : death_(std::move(death)) {}

@@ -89,7 +89,7 @@ void check_sum(ProcessGroup& group) {
     }
 }
 
-/// What a start consists of.
+/// Times the parts of a start.
 int start(Worker& worker, const Arguments& arguments) {
     const Clock::time_point before = Clock::now();
     if (torch::cuda::is_available()) {

@@ -1,4 +1,4 @@
-"""What the tests on GPUs start: generations of ranks, and the stores that ranks meet in."""
+"""Starts for the tests on GPUs: generations of ranks, and the stores that ranks meet in."""
 
 import atexit
 import functools

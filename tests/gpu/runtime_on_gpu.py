@@ -33,7 +33,7 @@ def milliseconds_since(start):
 
 
 class Nvml:
-    """What NVIDIA's driver says of the first visible GPU."""
+    """The first visible GPU, as NVIDIA's driver describes it."""
 
     class Memory(ctypes.Structure):
         _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong),
@@ -95,7 +95,7 @@ def start(world, program, variables=None, of_rank=None):
 
 
 def find_gpus():
-    """What the built program sees."""
+    """Asks the built program which GPUs it sees."""
     told = subprocess.run(peer("gpus"), check=True, capture_output=True, text=True).stdout
     options.gpus = int(told.split()[0])
     options.libraries = re.search(r"LibTorch .*", told)[0]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What examples/train_digits does, in Python: only for its images a second."""
+"""Does in Python what examples/train_digits does: only for its images a second."""
 
 import argparse
 import os

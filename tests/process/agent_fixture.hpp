@@ -15,7 +15,7 @@
 
 namespace ddprun::agent {
 
-/// What the agent says, in order; what it is told is up to the test.
+/// Keeps the agent's messages, in order; the test chooses the messages to the agent.
 class TestLink final : public rdzv::Link {
 public:
     using OnMessage = std::function<void(const rdzv::AgentMessage&)>;

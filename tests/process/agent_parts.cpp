@@ -1,7 +1,7 @@
-// What an agent is made of, where things go wrong: a file system that does not answer, no
+// The parts of an agent when things go wrong: a file system that does not answer, no
 // descriptor left, an agent that is killed. A lease on a file stands for a file system that stalls:
-// who opens or executes that file, or asks this test's stat() for it, waits until the lease is
-// given back.
+// a process that opens or executes that file, or asks this test's stat() for it, waits until the
+// lease is given back.
 
 #include <fcntl.h>
 #include <poll.h>
@@ -55,7 +55,7 @@ public:
     }
     [[nodiscard]] bool is_possible() const { return is_possible_; }
 
-    /// Nobody has been let in, be it because the kernel has lost patience.
+    /// False once a process has been let in, be it because the kernel has lost patience.
     [[nodiscard]] bool is_stalled() const { return ::fcntl(file_.get(), F_GETLEASE) != F_UNLCK; }
     void answer() { CHECK(::fcntl(file_.get(), F_SETLEASE, F_UNLCK) == 0); }
 
@@ -283,7 +283,7 @@ TEST_CASE("a store without descriptors to serve with is a failure before it is n
     REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
     REQUIRE(opened.has_error());
     CHECK(opened.error().what.find("no descriptors to serve a store with") == 0);
-    // What was opened then is all that serving takes.
+    // Serving needs no descriptor beyond those that open() takes.
     REQUIRE(store.open("127.0.0.1").has_value());
     REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
     store.serve({});

@@ -36,7 +36,7 @@ namespace {
 constexpr int kRestarts = 1000;
 constexpr int kSettled = 100;  ///< by then every buffer has the size that it keeps
 
-// Rank 0 fails, rank 1 is ended. What the agent and its keeper, the worker's parent, hold:
+// Rank 0 fails, rank 1 is ended. Prints what the agent and its keeper, the worker's parent, hold:
 // descriptors, threads, memory in KiB.
 constexpr const char* kScript = R"(
 n=$TORCHELASTIC_RESTART_COUNT

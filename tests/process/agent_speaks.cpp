@@ -1,4 +1,4 @@
-// What an agent says of its workers without being asked: that the node's memory gets short, that
+// An agent reports about its workers without being asked: that the node's memory gets short, that
 // GPUs are idle. Method: an agent with a real worker, whose looks come soon; the driver is
 // tests/unit/plan_fake_nvml.cpp, and any use of memory is much.
 
@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kExitCode = 3;
 
-/// Runs one worker until the console has `words`, then a while of some looks longer. What it has.
+/// Runs one worker until the console has `words`, then for some looks longer. Returns its text.
 std::string said(AgentOptions options, const std::string& words, UniqueFd console) {
     boost::asio::io_context io(1);
     boost::asio::posix::stream_descriptor told(io, console.release());

@@ -14,8 +14,8 @@ using namespace ddprun::worker::test;
 
 namespace {
 
-// What checkpoint_python.py expects and makes: of every type a vector, a scalar, an empty one and
-// a matrix, each byte of which is 0 or 1, because that is what a truth value may have.
+// The tensors that checkpoint_python.py expects and makes: of every type a vector, a scalar, an
+// empty one and a matrix, each byte of which is 0 or 1, because a truth value may have no other.
 struct Example {
     std::string name;
     std::string dtype;

@@ -62,7 +62,7 @@ bool has_no_child() {
     return waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD;
 }
 
-/// What `sh -c script` ended with, and printed.
+/// The exit code of `sh -c script`, and its output.
 std::pair<int, std::string> run_shell(const std::string& script) {
     boost::asio::io_context io(1);
     Child child(io);

@@ -64,7 +64,7 @@ Result<void> fate_of(const Result<Tensor>& result) {
     return result ? Result<void>() : Result<void>(result.error());
 }
 
-/// What rank `rank` has for rank `other`: no two are alike.
+/// The part that rank `rank` has for rank `other`: no two are alike.
 Tensor part_of(int rank, int other, torch::ScalarType type) {
     return torch::arange(6).reshape({2, 3}).add(10 * rank + other).to(type);
 }
@@ -229,7 +229,7 @@ int subgroups(Worker& worker, const Arguments& /*arguments*/) {
         require(sum_over(*alone) == rank, "the sum over one");
         must(alone->finish());
     }
-    // What is asked for differently is refused everywhere, and nobody waits.
+    // A sub-group for which the ranks give different lists is refused on all, and no rank waits.
     const auto differing = group.subgroup({rank == 0 ? 0 : 1});
     require(!differing, "different lists were taken");
     say("differing: " + differing.error().what);
@@ -291,7 +291,7 @@ int until_a_peer_dies(Worker& worker, const Arguments& arguments) {
     }
 }
 
-/// What waits below the runtime while it writes to a rank that has stopped reading.
+/// Waits below the runtime, in a write to a rank that has stopped reading.
 int written_to_a_stopped_peer(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = must(worker.process_group());
     if (worker.rank() == 1) {
@@ -316,7 +316,7 @@ int written_to_a_stopped_peer(Worker& worker, const Arguments& arguments) {
     wrong("nobody has noticed");
 }
 
-// What Python does the same way, in ddp_python.py. Numbers are sines, which both have alike.
+// ddp_python.py does the following in the same way. Numbers are sines, which both have alike.
 
 Tensor numbers(torch::IntArrayRef shape, double start, torch::ScalarType type) {
     const std::int64_t count = c10::multiply_integers(shape);
@@ -1032,7 +1032,7 @@ int late_work(Worker& /*worker*/, const Arguments& /*arguments*/) {
     return 0;
 }
 
-/// Of three ranks that wait for a collective one says nothing, until all do.
+/// Three ranks wait for a collective; one of them reports nothing, until all do.
 int late_ranks(Worker& /*worker*/, const Arguments& /*arguments*/) {
     using ddprun::worker::name_late_ranks;
     const auto store = c10::make_intrusive<c10d::HashStore>();

@@ -1,8 +1,8 @@
-"""What ddp_peer.cpp writes in `beside_python`, by torch.distributed: ddp_python.py FOLDER WORLD.
+"""Writes by torch.distributed what ddp_peer.cpp's `beside_python` does: ddp_python.py FOLDER WORLD.
 
-The ranks are forks of one process, before any thread of PyTorch's. What one process must compute
-with the whole batch (clip_grad_norm_ over all parameters, batch normalisation; PyTorch's
-SyncBatchNorm takes no tensors on CPUs) every rank computes for itself.
+The ranks are forks of one process, before any thread of PyTorch's. Every rank computes for
+itself what one process must compute with the whole batch (clip_grad_norm_ over all parameters,
+batch normalisation; PyTorch's SyncBatchNorm takes no tensors on CPUs).
 """
 
 import array

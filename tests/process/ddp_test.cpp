@@ -210,7 +210,7 @@ TEST_CASE("gradients, parameters and statistics are those that Python's ranks ha
         const std::vector<double> expected = numbers_in(pythons + "/" + name);
         REQUIRE_FALSE(seen.empty());
         REQUIRE(seen.size() == expected.size());
-        // What three 16-bit numbers add up to depends on their order.
+        // The sum of three 16-bit numbers depends on their order.
         const bool is_half = name.starts_with("float16") || name.starts_with("bfloat16");
         const bool is_float64 = name.find(".float64.") != std::string::npos;
         const double tolerance = is_half && world_size > 2 ? 1e-3 : is_float64 ? 1e-12 : 1e-6;

@@ -69,7 +69,7 @@ constexpr const char* kUsed = "used\n";
 constexpr const char* kNotUsed = "unused\n";
 constexpr std::uint64_t kUsual = std::uint64_t{20} << 30;  ///< in use when nothing is held
 
-/// What is answered when memory is asked for `questions` one after the other.
+/// The answers when memory is asked for `questions` one after the other.
 std::string ask_memory(const std::string& use, const std::vector<std::string>& questions,
                        const std::string& visible = "0,1") {
     Cluster cluster;

@@ -122,7 +122,7 @@ private:
     bool is_stopped_ = false;
 };
 
-/// Somebody who has sent `request`.
+/// A client that has sent `request`.
 class Watcher {
 public:
     explicit Watcher(const std::string& request)

@@ -1,4 +1,4 @@
-// What keeps many watchers from holding up the loop.
+// FairTurns and TextMaker keep many watchers from holding up the loop.
 
 #include <cstddef>
 #include <functional>

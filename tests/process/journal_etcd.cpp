@@ -210,7 +210,7 @@ TEST_CASE("a leader that stops makes room at once, and a follower is told by etc
     }
     const Etcds etcds(1);
     Limits limits;
-    // What is only found out when a lease ends, or by asking now and then, comes too late here.
+    // The end of a lease, or a question now and then, would come too late here.
     limits.leader_lease = std::chrono::minutes(10);
     Candidate first(etcds, "10.0.0.1:29400", "test", limits);
     REQUIRE(run_all({&first}, [&] { return first.state() == "leads"; }));
@@ -329,7 +329,7 @@ TEST_CASE("a write finds out that an earlier one was carried out whose answer wa
     CHECK(write_now(io, journal, kLlama, "two"));
     CHECK_FALSE(is_deposed);
     CHECK(etcds.control({"get", "--print-value-only", "/ddprun/test/run/llama"}) == "two\n");
-    // What was sent before "two", as it was known then, does not replace it any more.
+    // A request from before "two", with the revision of then, does not replace it any more.
     EtcdClient client(io, etcds.endpoints(), Limits{});
     const EtcdGuard then{.leader_key = "/ddprun/test/leader", .term = 2, .mod_revision = 3};
     std::string answer;
@@ -377,7 +377,7 @@ TEST_CASE("records do not fill etcd with their own history") {
         REQUIRE((written ? std::string() : written.error().what).empty());
     }
     CHECK(etcds.control({"alarm", "list"}).empty());
-    // Whoever watched has missed nothing.
+    // A watcher has missed nothing.
     leader.stop();
     REQUIRE(run_all({&follower}, [&] { return follower.state() == "leads"; }));
     CHECK(follower.records() == Records{{kLlama, record}});

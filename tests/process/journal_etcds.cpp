@@ -67,7 +67,7 @@ std::string url(const Endpoint& endpoint) {
     return "http://" + to_string(endpoint);
 }
 
-/// What `words` prints, and its exit status.
+/// The output of `words`, and its exit status.
 std::pair<std::string, int> run_program(std::vector<std::string> words) {
     int ends[2] = {-1, -1};
     REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);

@@ -541,7 +541,7 @@ TEST_CASE("a full disk is said, its journal can be read, and writing works again
             say(words, "cannot begin");
             return;
         }
-        // Somebody else's file takes what is left.
+        // A file of another program takes the room that is left.
         std::ofstream(dir / "hog") << std::string(std::size_t{1} << 20, 'h') << std::flush;
         const Result<void> failed =
             write_now(io, *opened->journal, kLlama, std::string(100000, 'x'));

@@ -72,7 +72,7 @@ public:
         for (int i = 0; i < count; ++i) {
             start(i, {mode});
         }
-        // Whoever wants to kill both at once needs to know.
+        // A test that kills both at once needs the pid.
         const std::string pid = std::to_string(keeper_->keeper_pid()) + "\n";
         const ssize_t written = write(STDERR_FILENO, pid.data(), pid.size());
         static_cast<void>(written);

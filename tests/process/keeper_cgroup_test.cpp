@@ -49,7 +49,7 @@ bool has_cgroup() {
     return true;
 }
 
-/// Where cgroup v2 is mounted.
+/// The folder where cgroup v2 is mounted.
 std::string cgroup_mount() {
     std::ifstream mounts("/proc/self/mounts");
     std::string device;

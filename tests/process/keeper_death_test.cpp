@@ -183,7 +183,7 @@ TEST_CASE("a keeper that dies at once is not started again and again") {
 }
 
 TEST_CASE("what cannot be removed is named after the time allowed, and waited for") {
-    // Somebody's debugger holds the dead worker: nobody else can reap it, so it is still there.
+    // A debugger holds the dead worker: no other process can reap it, so it is still there.
     test::Debugger debugger;
     KeeperFixture fixture(SavedProcessState::capture(), Milliseconds(20));
     fixture.start(0, {"wait"});
@@ -245,7 +245,7 @@ TEST_CASE("what cannot be removed is named after the time allowed, and waited fo
 
 TEST_CASE("what helpers leave to the agent is reaped when it ends, and no helper itself") {
     KeeperFixture fixture;
-    std::vector<int> known = children_now();  // What earlier tests have left is nobody's.
+    std::vector<int> known = children_now();  // Children of earlier tests do not count.
     TestPipe lifeline;
     ProgramSpec spec;
     spec.command = {"/bin/sh", "-c", "cat <&0 & exit 7"};
@@ -268,7 +268,7 @@ TEST_CASE("what helpers leave to the agent is reaped when it ends, and no helper
     CHECK(has_adopted());
     lifeline.write_end.reset();
     fixture.run_until([&] { return !has_adopted(); });
-    // Who waits for a helper still learns how it ended.
+    // A caller that waits for a helper still learns how it ended.
     CHECK(WEXITSTATUS(wait_for(helper->pid)) == 8);
     CHECK(fixture.run({"exit", "7"}).exit_code == 7);
 }

@@ -150,7 +150,7 @@ TEST_CASE("a worker reads what it is to read: a terminal that controls it, or no
 TEST_CASE("each worker tells what it imports to a pipe of its own, however many there are") {
     KeeperFixture fixture;
     std::array<TestPipe, 3> pipes;
-    const TestPipe gate;  // None of them looks before the last one was started.
+    const TestPipe gate;  // The workers read it: all go on once the last one was started.
     const std::string gate_path = fmt::format("/proc/{}/fd/{}", getpid(), gate.read_end.get());
     for (int slot = 0; slot < 3; ++slot) {
         const std::string script = fmt::format(
@@ -214,7 +214,7 @@ TEST_CASE("a worker starts with the signals and limits that ddprun was started w
     files.rlim_cur = 321;
     REQUIRE(setrlimit(RLIMIT_NOFILE, &files) == 0);
     const SavedProcessState saved = SavedProcessState::capture();
-    // What an agent changes for itself.
+    // An agent changes these for itself.
     sigemptyset(&mask);
     sigprocmask(SIG_SETMASK, &mask, nullptr);
     (void)std::signal(SIGUSR2, SIG_IGN);

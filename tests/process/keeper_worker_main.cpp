@@ -1,4 +1,4 @@
-// What the keeper's tests start as a worker: does one thing and says what it saw.
+// The worker that the keeper's tests start: does one thing and says what it saw.
 
 #include <fcntl.h>
 #include <sys/prctl.h>

@@ -42,7 +42,7 @@ struct Sign {
     FatalSignal told;
 };
 
-/// What a watch has found, for the test's thread.
+/// The finds of a watch, for the test's thread.
 class Signs {
 public:
     void add(Sign sign) {

@@ -17,7 +17,7 @@ using namespace ddprun::launcher;
 
 namespace {
 
-/// What a first task that is killed leaves: a name, and nobody behind it.
+/// Leaves what a first task leaves that is killed: a name, and no process behind it.
 void leave_behind(const std::string& path) {
     const Result<UnixAddress> address = UnixAddress::of(path);
     REQUIRE(address.has_value());

@@ -1,4 +1,4 @@
-// What a worker in Python tells through the agent's own page is known to the agent.
+// The agent reads what a worker in Python reports through the agent's own page.
 
 #include <signal.h>
 #include <unistd.h>

@@ -32,7 +32,7 @@ RunNote note_of(const std::string& program) {
             .machine = ddprun::read_machine_identity()};
 }
 
-/// Of a run that another machine made: its lock is not seen here, as through NFS.
+/// The note of a run that another machine made: its lock is not seen here, as through NFS.
 RunNote note_of_elsewhere() {
     RunNote note = note_of("train.py");
     note.hostname = "gpu-07";

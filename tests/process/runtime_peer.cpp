@@ -87,7 +87,7 @@ int collectives(Worker& worker, const Arguments& /*arguments*/) {
     return worker.finish();
 }
 
-/// What the program itself does wrong is no peer's death, and the group goes on.
+/// The program's own mistakes are no peer's death, and the group goes on.
 int own_mistakes(Worker& worker, const Arguments& /*arguments*/) {
     ProcessGroup group = must(worker.process_group());
     torch::Tensor tensor = torch::ones({2});
@@ -397,7 +397,7 @@ int accumulates(Worker& worker, const Arguments& arguments) {
     }
 }
 
-/// What a training of the checkpoint scenarios consists of.
+/// The parts of a training of the checkpoint scenarios.
 struct Trained {
     explicit Trained(const Worker& worker, std::int64_t hidden = 8)
         : network(Linear(6, hidden), torch::nn::BatchNorm1d(hidden), torch::nn::Dropout(0.3),

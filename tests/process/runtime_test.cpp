@@ -112,7 +112,7 @@ TEST_CASE("a join that fails is an error, of a group or a part of one") {
     }
 }
 
-// What is wrong here only the thread sanitizer is sure to see.
+// Only the thread sanitizer is sure to see a race here.
 TEST_CASE("another thread may tell steps while the group is joined") {
     Cluster cluster;
     Peers peers(cluster, 2, {"progress_beside"});
@@ -380,7 +380,7 @@ TEST_CASE("two things under one name are refused, by name") {
 TEST_CASE("a folder that cannot hold checkpoints is told before the first step") {
     Cluster cluster;
     write_file(cluster.dir() / "file", "");
-    // Neither can a folder be made below a file nor, by anybody, a file in /proc.
+    // No user can make a folder below a file, or a file in /proc.
     const std::string below_file = cluster.dir() / "file/below";
     const std::string dir = GENERATE(true, false) ? below_file : "/proc";
     Peers peers(cluster, 2, {"checkpoint", dir, "4", "6"});

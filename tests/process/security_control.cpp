@@ -69,7 +69,7 @@ struct Speaker {
 const OperatorOrder kRestart{
     .job = JobId("llama"), .action = OperatorAction::Restart, .by = "alice@head"};
 
-/// What the daemon says to that order, of one who holds secret 9.
+/// The daemon's reply to that order from an operator with secret 9.
 OperatorReply give(boost::asio::io_context& io, const Daemon& daemon, const OperatorOrder& order) {
     const Speaker speaker(io, {.port = daemon.port,
                                .job = order.job.value(),

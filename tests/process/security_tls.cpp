@@ -428,7 +428,7 @@ TEST_CASE("a client with TLS can be stopped at any moment") {
     run_until(io, [&] { return daemon.server->connection_count() == 0; });
 }
 
-/// Of greet(), which is over at once or waits for the peer.
+/// A call of greet(), which is over at once or waits for the peer.
 struct Greeted {
     explicit Greeted(const Context& daemon)
         : session(ConnectionId(1), accepted(), Limits{}, "a peer",

@@ -140,7 +140,7 @@ TEST_CASE("as many silent strangers as are listened to keep no member waiting, a
         strangers.push_back(std::make_unique<Stranger>(io, daemon.port));
     }
     run_until(io, [&] { return daemon.server->connection_count() == 65; });
-    // All doors are taken. Who is in already notices nothing.
+    // All doors are taken. A member that is in already notices nothing.
     member.client->send(Beat{.sequence = 1});
     run_until(io, [&] { return member.last<Acknowledge>() != nullptr; });
     REQUIRE(daemon.server->connection_count() == 65);

@@ -23,7 +23,7 @@ constexpr int kNoEnd = std::numeric_limits<int>::max();
 /// Longer than any test: what is bounded by it is not what ends the wait.
 constexpr Milliseconds kLong{3600000};
 
-/// Nobody beats here, and nobody shall be lost for it.
+/// No node beats here, and no node shall be lost for it.
 Limits limits_for_reading() {
     Limits limits;
     limits.lease = kLong;
@@ -152,7 +152,7 @@ public:
     [[nodiscard]] bool has_head() const { return answer_.find("\r\n\r\n") != std::string::npos; }
     [[nodiscard]] const std::string& answer() const { return answer_; }
 
-    /// What has come of the body, whose last chunk may be cut off.
+    /// The part of the body that has come; its last chunk may be cut off.
     [[nodiscard]] std::string text() const {
         std::string all;
         std::string_view left = answer_;
@@ -197,7 +197,7 @@ TEST_CASE("a reader who takes nothing holds up nobody, and later has every byte 
     run_until(io, [&] { return !node.asked.empty(); });
     const std::uint64_t number = node.asked.front().reader;
 
-    // Until the kernel takes no more for it. Whoever else asks has all that there is.
+    // Until the kernel takes no more for it. Any other reader gets all lines.
     std::size_t before = 0;
     do {
         before = node.told[number].bytes;
@@ -235,7 +235,7 @@ TEST_CASE("of a reader who takes nothing little is kept, and it is dropped for t
     LogReader slow(io, daemon.port, "/logs?follow=1", LogReader::Takes::Later);
     run_until(io,
               [&] { return all([](const ShownNode* node) { return !node->stopped.empty(); }); });
-    // What the kernel has taken for it is there to be read; the daemon had the rest.
+    // It can still read what the kernel has taken for it; the daemon had the rest.
     slow.take();
     run_until(io, [&] { return slow.is_done(); });
     CHECK_FALSE(slow.is_whole());

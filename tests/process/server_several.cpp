@@ -7,7 +7,7 @@
 namespace ddprun::rdzv {
 namespace {
 
-/// Nobody beats here, and nobody shall be lost for it.
+/// No node beats here, and no node shall be lost for it.
 constexpr Milliseconds kHour{3600000};
 
 /// Takes nothing until it is well.

@@ -48,7 +48,7 @@ TEST_CASE("with --serve-tcpstore agents and clients of a store share the port") 
     wait_for_bytes(io, first, nonce(1));
     second.say(kHello + get("k"));
     wait_for_bytes(io, second, nonce(1) + text("1"));
-    // Neither is a connection of the daemon's any more.
+    // Both are no connections of the daemon's any more.
     REQUIRE(daemon.server->connection_count() == 0);
     Agent agent(io, {.port = daemon.port});
     run_until(io, [&] { return agent.last<Start>() != nullptr; });

@@ -101,7 +101,7 @@ TEST_CASE("another site's page, a rebound name and a wrong token are refused on 
             .empty());
 }
 
-/// What an operator sends who holds secret_of().
+/// The token that an operator with secret_of(byte) sends.
 std::string digits_of(unsigned char byte) {
     return order_token_of(secret_of(byte));
 }
@@ -159,7 +159,7 @@ TEST_CASE("an operator's order over HTTP is carried out and answered with its ev
     CHECK(llama.last<Stop>() == nullptr);
     CHECK(order("/jobs/llama/restart", "{}").starts_with("HTTP/1.1 202 "));
     run_until(io, [&] { return llama.last<Stop>() != nullptr; });
-    // Who may give orders may look, too.
+    // An operator that may give orders may look, too.
     CHECK(ask(io, daemon.port, "/status", "Host: localhost\r\n" + operators)
               .starts_with("HTTP/1.1 200 "));
 }
@@ -273,7 +273,7 @@ TEST_CASE("above the limit of watchers nobody follows, and whoever asks once is 
     run_until(io, [&] { return bert.last<Start>() != nullptr; });
     CHECK_FALSE(one.is_done());
 
-    // Who follows hears the verdict, and that is the end.
+    // A follower hears the verdict, and that is the end.
     for (const int local_rank : {0, 1}) {
         llama.client->send(
             WorkerFinished{.generation = Generation(1), .local_rank = LocalRank(local_rank)});
@@ -319,7 +319,7 @@ TEST_CASE("a node is asked how far its ranks are while somebody looks, and who f
     CHECK(status.find(R"("time":{"whole_ms")") != std::string::npos);
     CHECK(ask(io, daemon.port, "/events").find("progress") == std::string::npos);
 
-    // What is not of this generation, or of more ranks than the node has, is not believed.
+    // A report of another generation, or of more ranks than the node has, is not believed.
     progress.generation = Generation(7);
     llama.client->send(progress);
     llama.client->send(Reached{.generation = Generation(1),
@@ -332,8 +332,8 @@ TEST_CASE("a node is asked how far its ranks are while somebody looks, and who f
     const std::string last = ask(io, daemon.port, "/status");
     CHECK(last.find(R"("step":41)") != std::string::npos);
 
-    // What its workers spent on checkpoints is no event, and counts at once. Their training has
-    // just begun: it cannot have been more.
+    // The time that its workers spent on checkpoints is no event, and counts at once. Their
+    // training has just begun: the checkpoints cannot have taken longer.
     CHECK(last.find(R"("checkpointing_ms":0,)") != std::string::npos);
     llama.client->send(
         Reached{.generation = Generation(1), .moments = {}, .checkpointing = Milliseconds(600000)});

@@ -1,5 +1,5 @@
-// What standby_test.cpp starts: tells what it finds, and exits with 3. With a second argument it
-// first has a child, which leads no session, run the program with that as its pipe.
+// The program of standby_test.cpp: tells what it finds, and exits with 3. With a second argument
+// it first has a child, which leads no session, run the program with that as its pipe.
 
 #include <dirent.h>
 #include <sys/wait.h>
@@ -22,7 +22,7 @@ namespace {
     ddprun::worker::wait_for_place(&place_in_program);
 }
 
-/// What the program itself initialises has its place, too.
+/// The program's own initialisers run in its place, too.
 const std::string rank_at_start = std::getenv("RANK") == nullptr ? "none" : std::getenv("RANK");
 
 void tell_descriptors() {

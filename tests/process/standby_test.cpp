@@ -82,7 +82,7 @@ public:
         if (pid == 0) {
             setsid();
             dup2(writes.get(), STDOUT_FILENO);
-            // What runs this test may have left some of its own.
+            // The runner of this test may have left descriptors of its own open.
             close_range(kSocket, ~0U, CLOSE_RANGE_CLOEXEC);
             if (is_standby && dup2(theirs.get(), kSocket) == theirs.get()) {
                 fcntl(kSocket, F_SETFD, 0);
@@ -134,7 +134,7 @@ public:
         REQUIRE(says() == "imports program");
         return says();
     }
-    /// Of its folder in /proc.
+    /// The text of a file of its folder in /proc.
     [[nodiscard]] std::string shown(const char* file) const {
         return read_whole(fmt::format("/proc/{}/{}", pid, file)).value_or("");
     }
@@ -191,7 +191,7 @@ TEST_CASE("a program that has waited finds what it finds cold") {
 
     Started standby({"PATH=/bin", "LOCAL_RANK=1", "MORE=1", "RANK=99"}, true);
     CHECK(standby.prepare().starts_with("ready "));
-    // What it waits for is its title until it is the worker; "program" and "a b" have little room.
+    // Its title says that it waits, until it is the worker; "program" and "a b" have little room.
     CHECK(standby.shown("comm") == "ddprun: standby\n");
     CHECK(standby.shown("cmdline") == std::string("ddprun: sta", 12));
     standby.hear("check");

@@ -1,4 +1,4 @@
-"""What PyTorch programs do over a store, with ours: store_collectives.py PORT. Two ranks; exit code
+"""Does over our store what PyTorch programs do: store_collectives.py PORT. Two ranks; exit code
 0 if everything came out right."""
 
 import multiprocessing

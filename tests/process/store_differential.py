@@ -31,7 +31,7 @@ QUEUES = ["q0", "q1"]
 BARRIERS = {"b0": 1, "b1": 2, "b2": 3}  # key -> world size
 PREFIXES = [(), ("p",), ("p", "o")]
 VALUES = ["", "1", "-7", " 12abc", "v" * 70000, "x\0y", "99999999999999999999"]
-# What is chosen how often. A new connection is slow where PyTorch's server asks a name server.
+# How often each call is chosen. A new connection is slow where PyTorch's server asks a name server.
 CHANCES = {
     "set": 20, "get": 20, "add": 20, "wait": 20, "delete_key": 20, "compare_set": 15, "check": 10,
     "num_keys": 10, "append": 10, "multi_get": 10, "multi_set": 10, "queue_push": 10,
@@ -39,7 +39,7 @@ CHANCES = {
     "barrier_key": 5, "clone": 1, "reconnect": 1, "oversized": 1}
 HISTORY = 30
 PATIENCE = 60.0  # seconds for what does not wait
-# What has no answer. Others may overtake it on its way to one of the servers.
+# These calls have no answer. Other calls may overtake one on its way to one of the servers.
 UNANSWERED = ["set", "append", "multi_set", "queue_push"]
 POLL = "7"  # the number of the system call in which a client waits
 
@@ -157,7 +157,7 @@ class Pair:
         return self.finish()
 
     def state(self):
-        """Of each process: True it waits for the server, False it has a result.
+        """Says for each process: True it waits for the server, False it has a result.
 
         On a busy machine the kernel may hold up bytes that one of them has sent or is to get while
         others overtake them; so a difference is one when it stays."""
@@ -287,7 +287,7 @@ class Comparison:
     def is_missing(self, name, key):
         """For who waits for it, after each step."""
         if name == "queue_pop":
-            return True  # Nobody but release() makes it.
+            return True  # Only release() makes it.
         if name == "barrier":
             return self.barrier_count(key) < BARRIERS[key]
         return not self.ask("check", [key])
@@ -338,7 +338,7 @@ class Comparison:
         self.look()
 
     def release(self, pair):
-        """Somebody makes one of the names that `pair` waits for."""
+        """Makes one of the names that `pair` waits for."""
         name, awaited, who = pair.waits_for
         key = self.random.choice(awaited)
         if name == "queue_pop":
@@ -357,7 +357,7 @@ class Comparison:
         self.look()
 
     def look(self):
-        """Who waited and does no more has the same result at both."""
+        """Checks that a pair that waits no more has the same result at both servers."""
         if not any(pair.waits_for for pair in self.pairs):
             return
         self.ask("num_keys")  # Now both servers have told everybody.

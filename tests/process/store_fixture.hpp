@@ -32,7 +32,7 @@ public:
         server_.serve(duplicate(), std::move(admitted));
     }
 
-    /// Of the socket.
+    /// A copy of the socket's descriptor.
     UniqueFd duplicate() { return UniqueFd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0)); }
 
     StoreClientSocket connect() { return StoreClientSocket(kLoopback, port_); }

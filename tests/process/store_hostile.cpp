@@ -255,7 +255,7 @@ TEST_CASE("replies that nobody reads are bounded together, and who is over is di
     for (int index = 0; index < 350; ++index) {
         request += text("k");
     }
-    constexpr std::size_t kClients = 20;  // Of 21 MB each, of which the kernel takes some.
+    constexpr std::size_t kClients = 20;  // 21 MB each; the kernel takes some of it.
     std::vector<StoreClientSocket> clients;
     for (std::size_t index = 0; index < kClients; ++index) {
         clients.push_back(server.enter());

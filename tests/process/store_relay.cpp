@@ -35,7 +35,7 @@ public:
                            relay_.duplicate());
     }
 
-    /// What the relays' clients are the store's clients of.
+    /// The relays' clients are clients of this store.
     Server& store() { return store_; }
     Server& relay() { return relay_; }
 

@@ -1,4 +1,4 @@
-"""What C++ programs train with, beside PyTorch's Python: training_python.py PEER. Both do the same
+"""Compares C++ training with PyTorch's Python: training_python.py PEER. Both do the same
 at worlds 1 and 2, and what they compute is compared: fp64 to 1e-12, fp32 to 1e-6. Exit code 0 if
 all is equal. A resumed C++ training is compared with an undisturbed one, bit for bit."""
 

@@ -48,8 +48,8 @@ std::vector<std::string> build_environment(const std::map<std::string, std::stri
     for (char** entry = environ; *entry != nullptr; ++entry) {
         const std::string text = *entry;
         const std::string name = text.substr(0, text.find('='));
-        // What the tests' own caller has set must not steer the programs under test, nor what a
-        // scheduler tells it.
+        // Variables that the tests' own caller or a scheduler has set must not steer the programs
+        // under test.
         constexpr std::array kSteering = {"PET_",          "DDPRUN_",
                                           "TORCHELASTIC_", "SLURM",
                                           "PBS_",          "LSB_",
@@ -345,7 +345,7 @@ Cluster::~Cluster() {
 }
 
 void Cluster::kill_everything() {
-    // What loses its parent is adopted here, and killed in the next turn.
+    // A process that loses its parent is adopted here, and killed in the next turn.
     for (reap(); has_children_; reap()) {
         for (const pid_t pid : own_children()) {
             ::kill(pid, SIGKILL);

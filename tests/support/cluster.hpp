@@ -18,7 +18,7 @@
 /// a deadline only ends a test that has gone wrong, and prints what all programs have said.
 namespace ddprun::test {
 
-/// What a wait may take at most before its test fails. Generous: machines are shared.
+/// The longest wait before its test fails. Generous: machines are shared.
 inline constexpr std::chrono::seconds kDeadline{60};
 
 /// A folder of its own, deleted with everything in it at the end.
@@ -112,7 +112,7 @@ public:
     void type(std::string_view text) const;
     void resize(int rows, int columns) const;
 
-    /// Of its terminal, to be compared, also after its end.
+    /// The modes of its terminal, to be compared, also after its end.
     [[nodiscard]] std::string terminal_modes() const;
 
     /// Everything it has written, both streams, in order of arrival; incomplete lines excluded.

@@ -10,7 +10,7 @@
 
 namespace ddprun::test {
 
-/// What a person sees of a terminal that gets some bytes: all lines since the beginning, those that
+/// The lines that a person sees on a terminal that gets bytes: all since the beginning, those that
 /// have scrolled out of the window too. Knows what agent/output/screen.cpp sends, and fails (with a
 /// line that says so) at anything else.
 class FakeTerminal {

@@ -25,7 +25,7 @@ public:
     Network(const Network&) = delete;
     Network& operator=(const Network&) = delete;
 
-    /// Of the switch, where programs without start_in() run.
+    /// The address of the switch; programs without start_in() run there.
     [[nodiscard]] static std::string switch_address() { return "10.77.0.1"; }
     [[nodiscard]] static std::string address(int node);
 

@@ -12,7 +12,7 @@
 
 #include "base/os/unique_fd.hpp"
 
-/// What the kernel has in memory of files.
+/// The part of files that the kernel has in memory.
 namespace ddprun::test {
 
 /// From 0 to 1; of an empty or unreadable file 1. The file's owner may ask.

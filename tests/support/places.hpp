@@ -2,7 +2,7 @@
 
 #include <string>
 
-/// Where the programs of this build are, and the sources. Functions, and not definitions for every
-/// test: what a checkout has compiled serves others.
+/// The folders of this build's programs and of the sources. Functions, and not definitions for each
+/// test: objects that one checkout has compiled serve others.
 [[nodiscard]] const std::string& bin_dir();
 [[nodiscard]] const std::string& source_dir();

@@ -13,7 +13,7 @@
 
 #include "base/result.hpp"
 
-/// What the programs share that are one rank of a test: what one says, the test reads.
+/// The common part of the programs that are one rank of a test: the test reads what a rank says.
 namespace ddprun::test {
 
 using Arguments = std::vector<std::string>;

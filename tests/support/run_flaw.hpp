@@ -8,7 +8,7 @@
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/run.hpp"
 
-/// What must hold of a run's state after every step, whatever was said to the coordinator. For
+/// Invariants of a run's state after every step, whatever was said to the coordinator. For
 /// tests that throw random or hostile inputs at it.
 namespace ddprun::rdzv {
 

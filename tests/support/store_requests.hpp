@@ -105,7 +105,7 @@ inline const std::string kWaitCanceled = byte(1);
 inline const std::string kReady = byte(0);
 inline const std::string kNotReady = byte(1);
 
-/// Of a relay's frame: its list of clients.
+/// The list of clients of a relay's frame.
 inline std::string clients(const std::vector<std::uint32_t>& numbers) {
     std::string out;
     append_clients(out, numbers);

@@ -30,7 +30,7 @@ struct TensorView {
     std::span<const std::byte> bytes;
 };
 
-/// What stands in the manifest beside the list of files.
+/// The contents of the manifest beside the list of files.
 struct CheckpointInfo {
     std::int64_t step = 0;
     Generation generation;
@@ -50,7 +50,7 @@ public:
 
 struct PublishOptions {
     /// Newest checkpoints that are kept, this one and older ones that look complete; at least 1.
-    /// What is older goes after publishing; what has a higher step stays.
+    /// Publishing then removes older checkpoints; those with a higher step stay.
     int keep = 3;
     /// Asked right before the rename; while it is true nothing is published.
     std::function<bool()> is_isolated = [] { return false; };

@@ -16,7 +16,7 @@ namespace ddprun::worker {
 
 namespace {
 
-/// What is written or read at once: large for the disk, small enough that the processor's cache
+/// The size of one write or read: large for the disk, small enough that the processor's cache
 /// still has it for the checksum.
 constexpr std::size_t kChunkBytes = 1UL << 20;
 constexpr std::size_t kPiecesMax = 64;

@@ -21,8 +21,8 @@ constexpr std::size_t kFolderEntriesMax = 100'000;
 /// The step of a name that step_folder_name() gives; nothing for all others.
 [[nodiscard]] std::optional<std::int64_t> step_of_folder_name(std::string_view name);
 
-/// Names that readers ignore. What ends in .partial is unfinished or about to go; .replaced is a
-/// complete checkpoint whose place is just being taken.
+/// Endings of names that readers ignore. A .partial folder is unfinished or about to go; a
+/// .replaced one is a complete checkpoint whose place is just being taken.
 constexpr std::string_view kPartialEnding = ".partial";
 constexpr std::string_view kReplacedEnding = ".replaced";
 /// ".step-000000000042.<16 random digits><ending>"
@@ -50,10 +50,10 @@ struct PutInPlace {
     std::string replaced;  ///< its name aside; empty if the place was free
 };
 
-/// Renames the folder `from` to the checkpoint name of `step`. What was there is afterwards under
-/// `replaced`. With an exchange there is no moment without a complete one in the place; without,
-/// remove_leftovers() brings the old one back after a crash in between. On failure all is as
-/// before.
+/// Renames the folder `from` to the checkpoint name of `step`. An older folder of that name is then
+/// called `replaced`. With an exchange there is no moment without a complete one in the place;
+/// without, remove_leftovers() brings the old one back after a crash in between. On failure all is
+/// as before.
 [[nodiscard]] Result<PutInPlace> put_in_place(int dir_fd, const std::string& from,
                                               std::int64_t step, Exchange exchange);
 /// The inverse, after a failure behind it; as far as that works.

@@ -63,7 +63,7 @@ public:
         return value == nullptr ? std::string() : *value;
     }
 
-    // Of the type that `example` has; an empty value of that type when there is none.
+    // The field, which must have the type of `example`; `example`, an empty value, if it is absent.
     Json container(const char* key, const Json& example) {
         const Json* const field = find(key);
         if (field != nullptr && field->type() != example.type()) {

@@ -9,7 +9,7 @@
 #include "base/result.hpp"
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
 
-/// What a checkpoint consists of, as JSON: pure functions on text.
+/// The contents of a checkpoint, as JSON: pure functions on text.
 namespace ddprun::worker {
 
 constexpr std::string_view kManifestName = "manifest.json";

@@ -26,7 +26,7 @@ struct Dtype {
     std::size_t bytes;
 };
 
-// What the format and LibTorch both have.
+// The types that the format and LibTorch both have.
 constexpr std::array<Dtype, 18> kDtypes{{
     {"F64", 8},
     {"F32", 4},

@@ -16,7 +16,7 @@ namespace ddprun::worker {
 /// The key beside the tensors' names that holds texts about the file.
 constexpr std::string_view kSafetensorsMetadataKey = "__metadata__";
 
-/// What the header says about one tensor; type, shape and place are not yet checked against
+/// The header's entry for one tensor; type, shape and place are not yet checked against
 /// each other.
 struct SafetensorsEntry {
     std::string name;

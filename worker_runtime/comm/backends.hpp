@@ -48,8 +48,8 @@ struct Gpu {
 };
 
 /// Makes the GPU of the worker with this local rank the current device: the only one it sees (each
-/// worker has its own CUDA_VISIBLE_DEVICES), else that of the same number. None where this program
-/// was built without NCCL, or no GPU is seen; throws when there are fewer than workers. An Error
+/// worker has its own CUDA_VISIBLE_DEVICES), else that of the same number. Returns no GPU if this
+/// program was built without NCCL or sees none; throws when there are fewer than workers. An Error
 /// unless this program and its LibTorch were compiled for the same NCCL.
 [[nodiscard]] Result<Gpu> take_gpu(int local_rank);
 

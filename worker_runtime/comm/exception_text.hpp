@@ -7,8 +7,8 @@
 
 namespace ddprun::worker {
 
-/// What LibTorch threw, in one line: without the backtrace that c10::Error puts behind it, the
-/// place in the source that Gloo puts before it, and Gloo's guess at the cause.
+/// The text of a LibTorch exception, in one line: without the backtrace that c10::Error puts behind
+/// it, the place in the source that Gloo puts before it, and Gloo's guess at the cause.
 [[nodiscard]] inline std::string first_line(const std::exception& failure) {
     std::string_view text(failure.what());
     text = text.substr(0, text.find('\n'));

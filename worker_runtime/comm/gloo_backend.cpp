@@ -49,8 +49,8 @@ class BreakableGloo final : public c10d::ProcessGroupGloo {
 public:
     using ProcessGroupGloo::ProcessGroupGloo;
 
-    // Whoever waits for us learns at once that we are out, also if it is not the dead one that it
-    // waits for; and our own pending collectives end, but those that were being written.
+    // Closing tells every rank that waits for this one at once that it is out, even if another rank
+    // has died; this rank's own pending collectives end, but those that were being written.
     void abort() override {
         for (const std::shared_ptr<gloo::Context>& context : contexts_) {
             context->closeConnections();

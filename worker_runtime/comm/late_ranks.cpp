@@ -25,7 +25,7 @@ std::string name_late_ranks(const c10::intrusive_ptr<c10d::Store>& store, const 
             own->wait(of_all, limits.late_answer);
             return "all ranks wait for it: they may have called different collectives";
         } catch (const std::exception&) {
-            // Somebody has not told it.
+            // A rank has not reported it; the loop below finds out which.
         }
         std::vector<int> late;
         for (int rank = 0; rank < place.world_size; ++rank) {

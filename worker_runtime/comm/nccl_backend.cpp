@@ -82,8 +82,8 @@ public:
     }
 
     void add(c10d::Backend* engine) {
-        // What LibTorch makes at its first look at a GPU is to be there before the handler is
-        // known: the last to come goes first.
+        // LibTorch's own state for GPUs, made at its first use of one, must exist before the
+        // handler is registered: the last to come goes first.
         (void)c10::cuda::hasPrimaryContext(c10::cuda::current_device());
         [[maybe_unused]] static const int registered = std::atexit([] { all().end(); });
         const std::lock_guard lock(mutex_);

@@ -282,7 +282,7 @@ void Loss::abort_aside(std::function<void()> abort) {
     };
     const SignalsBlocked blocked;
     try {
-        // Nobody may wait for it without a bound: NCCL's abort can take its time-out.
+        // Detached, so that no thread must wait for it: NCCL's abort can take its time-out.
         std::thread(act).detach();
     } catch (const std::system_error&) {
         act();  // no thread can be made

@@ -210,12 +210,12 @@ struct ProcessGroup::State {
         try {
             gloo.abort();
         } catch (const std::exception&) {
-            // What breaks a broken group further is no news.
+            // A broken group cannot be broken further.
         }
         watch.cut(why);
     }
 
-    /// Nobody closes a connection before everybody expects it.
+    /// Expects connections to end: no rank closes a connection before all ranks have called this.
     void stand_down() {
         watch->stand_down();
         for (const std::shared_ptr<State>& part : parts) {

@@ -67,7 +67,7 @@ public:
 
     [[nodiscard]] int rank() const;
     [[nodiscard]] int world_size() const;
-    /// Where this rank's network lives: its GPU under NCCL, else the CPU.
+    /// The device of this rank's network: its GPU under NCCL, else the CPU.
     [[nodiscard]] torch::Device device() const;
 
     // Collectives. Tensors are of one dtype and device on all ranks; on CPUs float64, float32,
@@ -126,11 +126,11 @@ public:
     /// any thread. Sub-groups have their group's.
     [[nodiscard]] const std::shared_ptr<std::atomic<std::int64_t>>& waited_ns() const;
 
-    /// A collective of c10d's own. `begin` starts it and returns its handle, which is waited for;
-    /// with none nothing is. What the wait throws breaks the group, and so does what c10d says of
-    /// its connections when it begins, and a device or memory that fails: the others wait for what
-    /// this rank has not begun. Whatever else `begin` throws is the caller's mistake: an Error that
-    /// starts with `what`, and the group is as it was.
+    /// Runs a collective of c10d's own. `begin` starts it and returns its handle, which is waited
+    /// for unless it is null. An exception of the wait breaks the group. So does an exception of
+    /// `begin` about c10d's connections, or about a device or memory that fails: the other ranks
+    /// wait for a collective that this rank has not begun. Any other exception of `begin` is the
+    /// caller's mistake: an Error that starts with `what`, and the group is as it was.
     [[nodiscard]] Result<void> collective(
         const std::string& what, const std::function<c10::intrusive_ptr<c10d::Work>()>& begin);
 

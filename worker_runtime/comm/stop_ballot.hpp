@@ -15,7 +15,7 @@ namespace ddprun::worker {
 struct StopBallot {
     /// This rank's wish, asked when the bucket leaves.
     std::function<bool()> is_stop_wanted = [] { return false; };
-    /// What the last bucket brought back, once its backward pass has returned: one number, above 0
+    /// The answer of the last bucket, once its backward pass has returned: one number, above 0
     /// if any rank wants to stop. Undefined: no bucket has left since the answer was taken.
     torch::Tensor word;
 

@@ -25,8 +25,8 @@ public:
     WorkDeadlines(const WorkDeadlines&) = delete;
     WorkDeadlines& operator=(const WorkDeadlines&) = delete;
 
-    /// `work` has begun now. From any thread. What is done, or has failed, is let go of when the
-    /// next one begins: no more are held than the engine has under way.
+    /// Watches `work`, which has begun now. From any thread. Each call releases works that are done
+    /// or have failed: no more are held than the engine has in flight.
     void watch(c10::intrusive_ptr<c10d::Work> work);
 
 private:

@@ -4,7 +4,7 @@
 
 namespace ddprun {
 
-/// What ddprun exits with when it is not a worker's own code (design: the table in
+/// The exit codes of ddprun that are not a worker's own code (design: the table in
 /// launcher/README.md). 128 + signal stands for a worker or a ddprun ended by that signal.
 enum ExitCode : int {
     kExitSuccess = 0,
@@ -23,8 +23,8 @@ enum ExitCode : int {
     kExitSignalBase = 128,
 };
 
-/// What a program exits with that could not begin for this reason: what the user can mend is
-/// kExitUsage, who cannot be reached kExitRendezvousLost, anything else `otherwise`.
+/// The exit code of a program that could not begin for this reason: kExitUsage if the user can mend
+/// it, kExitRendezvousLost if the other side cannot be reached, `otherwise` for any other reason.
 [[nodiscard]] constexpr int exit_code_of(ErrorCode code, int otherwise) {
     switch (code) {
         case ErrorCode::InvalidArgument:

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-/// What agent and standby say to each other: worker_runtime/python/INTERNALS.md has the whole.
+/// The messages between agent and standby: worker_runtime/python/INTERNALS.md has the whole.
 namespace ddprun {
 
 /// In the pipe of DDPRUN_IMPORTS, with what base/os/file_identity.hpp tells of the program: it is

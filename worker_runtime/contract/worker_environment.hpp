@@ -142,7 +142,7 @@ struct WorkerPlace {
     std::string signals_to_handle;               ///< names, joined by commas
     bool sets_nccl_async_error_handling = true;  ///< false: inherited from ddprun's environment
     int omp_num_threads = 0;                     ///< 0: inherited, or left unset
-    /// The one device that it sees; then it is told to be local rank 0. None: as inherited.
+    /// The one device that it sees; then it is told to be local rank 0. Unset: as inherited.
     std::optional<std::string> only_device;
     std::string preload;      ///< LD_PRELOAD, whole; empty: as inherited
     std::string python_path;  ///< PYTHONPATH, whole; empty: as inherited

@@ -10,7 +10,7 @@
 /// started with `--watch preload`: one page per generation and node, a header written by the agent,
 /// then one slot per worker, behind all slots one set of figures per worker, behind these where its
 /// checkpoints are, and how fast it is, all written by that worker.
-/// Nobody is woken but for a death: a worker looks at each step, the agent when it needs to know.
+/// Only a death wakes a process: a worker looks at each step, the agent when it needs to know.
 /// The agent passes a path to it in DDPRUN_PAGE; agent and worker may come from different builds,
 /// so layout and version are a contract (README.md here holds the table). Versions only append: a
 /// worker uses of a page what both know. scripts/page_layout.py makes Python's constants from this.
@@ -74,7 +74,7 @@ struct alignas(64) WorkerPageFigures {
     std::atomic<std::int64_t> resumed_ns{0};      ///< the checkpoint is loaded
     std::atomic<std::int64_t> first_step_ns{0};   ///< the first step of this process is done
     std::atomic<std::uint64_t> samples{0};        ///< trained on by this process so far
-    /// Of the last step that told one; not a number: none.
+    /// The loss of the last step that reported one; not a number if no step has.
     std::atomic<double> loss{std::numeric_limits<double>::quiet_NaN()};
     /// The number of that first step, before its time; kNoProgress: not told. From version 5 on;
     /// what is written there in a page of version 4 is read by nobody.
@@ -127,7 +127,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
         static_cast<void*>(worker_page_slots(header) + slot_count));
 }
 
-/// Where checkpoints are, behind the figures, by local rank; of a page of version 6 or newer.
+/// The paths of checkpoints, behind the figures, by local rank; of a page of version 6 or newer.
 [[nodiscard]] inline WorkerPageCheckpoints* worker_page_checkpoints(WorkerPageHeader* header,
                                                                     std::uint32_t slot_count) {
     return static_cast<WorkerPageCheckpoints*>(

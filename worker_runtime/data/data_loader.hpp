@@ -23,20 +23,20 @@ namespace ddprun {
 
 struct DataLoaderOptions {
     std::int64_t batch_size = 1;
-    /// Threads that make batches ahead, each with its own copy of the data set. None: next() makes
-    /// them.
+    /// Threads that make batches ahead, each with its own copy of the data set. If 0, next()
+    /// makes them.
     int workers = 0;
     /// So many batches per worker are made ahead.
     int prefetch = 2;
-    /// Where the batches will go. For a GPU they are put into pinned memory, from which
+    /// The device of the batches. For a GPU they are put into pinned memory, from which
     /// `to(device, true)` copies while the GPU computes.
     torch::Device device = torch::kCPU;
 };
 
 namespace worker {
 
-/// True for what owns at most one object alone. What other pointers point to may be shared: another
-/// thread may read it meanwhile, and it may point back.
+/// True for a type that owns at most one object alone. The object of another pointer may be shared:
+/// another thread may read it meanwhile, and it may point back.
 template <typename T>
 inline constexpr bool kOwnsOne = false;
 template <typename T>
@@ -168,8 +168,8 @@ public:
           batch_size_(options.batch_size),
           maker_({std::move(dataset), options.device}, sampler, checked_options(options)) {}
 
-    /// The next batch, waited for if need be; none at the end of the epoch. What the data set
-    /// throws comes out here, in its place; the sampler is then still before that batch.
+    /// The next batch, waited for if need be; none at the end of the epoch. An exception of the
+    /// data set is thrown here, in place of its batch; the sampler is then still before that batch.
     std::optional<Batch> next() {
         if (at_ != sampler_.position()) {
             maker_.start_at(sampler_);

@@ -32,7 +32,7 @@ struct SampleOrder {
     [[nodiscard]] std::string text() const;
 };
 
-/// Where in its epochs a training stands: a small value for checkpoints, the same on every rank.
+/// The position of a training in its epochs: a small value for checkpoints, the same on every rank.
 struct SamplerPosition {
     std::int64_t epoch = 0;
     /// Places of the epoch's order that all ranks together have taken, padding included.
@@ -68,7 +68,7 @@ public:
     void set_epoch(std::int64_t epoch) { start_split(epoch, 0); }
 
     /// This rank's next samples: int64 [n], n = batch_size or, at the end of the epoch, less; the
-    /// same n on every rank. None when the epoch is over. Requires batch_size > 0.
+    /// same n on every rank. Returns none when the epoch is over. Requires batch_size > 0.
     [[nodiscard]] std::optional<torch::Tensor> next_batch(std::int64_t batch_size);
 
     /// As torch::data::DataLoader calls them, at the start of each pass over the data and for each

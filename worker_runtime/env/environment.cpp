@@ -55,7 +55,7 @@ public:
         return !value && !is_ddprun_ ? otherwise : number(variable, min, max);
     }
 
-    /// What an older ddprun does not tell either.
+    /// As number(), but an older ddprun may leave the variable out, too.
     template <typename Number>
     Number number_if_told(const WorkerVariable& variable, Number min, Number max,
                           Number otherwise) {

@@ -9,13 +9,13 @@
 #include "base/network_interface.hpp"
 #include "base/result.hpp"
 
-/// What is decided about GPUs and their network before one is used. Pure.
+/// Decisions about GPUs and their network before a GPU is used. Pure.
 namespace ddprun::worker {
 
 /// "GPU-" and 32 digits, as nvidia-smi writes it.
 [[nodiscard]] std::string gpu_uuid_text(const std::array<std::uint8_t, 16>& uuid);
 
-/// What one rank has.
+/// The host and the GPU of one rank.
 struct RankGpu {
     std::string host;
     std::string uuid;  ///< of its GPU; empty: none
@@ -43,7 +43,7 @@ struct NcclVersion {
 [[nodiscard]] Result<void> compare_nccl(const NcclVersion& of_headers, const NcclVersion& of_torch);
 
 /// NCCL_SOCKET_IFNAME for a node with this numeric address: "=" and the one interface that has it.
-/// None if no interface does: NCCL then chooses, as it would have.
+/// Returns none if no interface has it: NCCL then chooses, as it would have.
 [[nodiscard]] std::optional<std::string> nccl_interface(
     const std::string& address, const std::vector<NetworkInterface>& interfaces);
 

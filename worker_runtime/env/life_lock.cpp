@@ -20,11 +20,11 @@ namespace {
 
 static_assert(sizeof(pthread_mutex_t) <= sizeof(WorkerPageSlot::life_lock));
 
-// Of this process; its forked children inherit the values, and are none of them.
+// The values of this process; its forked children inherit them, but do not hold the lock.
 LastingPage held_page;
 pid_t holder = 0;
 
-/// What a handler runs on when the stack is used up. Enough for the largest vector registers.
+/// A handler's stack, for when the stack is used up. Enough for the largest vector registers.
 alignas(64) std::array<char, 64 * 1024> handler_stack;
 
 void ring(WorkerPageHeader* header) {

@@ -16,7 +16,7 @@ namespace ddprun::worker {
 
 namespace {
 
-/// What is told here is read by nobody, and it asks for nothing.
+/// Stands in for a missing page: no process reads its values, and it asks for nothing.
 struct NoPage {
     WorkerPageHeader header{.publish_until_ns{kPublishForEver}};
     WorkerPageSlot slot;

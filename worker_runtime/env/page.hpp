@@ -13,7 +13,7 @@
 
 namespace ddprun::worker {
 
-/// What an agent asks of its workers when they shall save and leave.
+/// An agent's request that its workers save and leave.
 struct StopRequest {
     int signal = 0;      ///< that a worker without the runtime would have been sent
     Instant deadline{};  ///< they are killed then, or others that save with them are gone
@@ -67,16 +67,16 @@ public:
     /// How many steps the run will have in all, counted as tell_progress() does.
     void tell_total_steps(std::int64_t steps);
 
-    /// Where checkpoints are, the last one counts: a file, or a folder with the newest one in it,
-    /// by a path from the root. One that is longer than kCheckpointsPathBytesMax is not told.
+    /// Reports where checkpoints are; the last call counts. `path`, from the root, leads to a file
+    /// or to a folder with the newest one in it. Above kCheckpointsPathBytesMax it is ignored.
     void tell_checkpoints(std::string_view path);
 
 private:
     /// By one at a time. Nothing in it throws: is_telling_ is cleared behind it.
     void tell_pace(std::uint64_t step) noexcept;
 
-    // They stay mapped for as long as the process lives. Of what there is not, or not in a page of
-    // that version, there is one here that nobody reads.
+    // They stay mapped for as long as the process lives. A part that does not exist, or not in a
+    // page of that version, is replaced by one of this process, which no other process reads.
     WorkerPageHeader* header_;
     WorkerPageSlot* slot_;
     WorkerPageFigures* figures_;

@@ -6,7 +6,7 @@ namespace ddprun::worker {
 
 /// Shown by `ps` and `top` in place of this process's command line and name, until end(). Takes the
 /// bytes of the command line, where whoever kept a pointer to an argument finds them, so nothing
-/// else may run in between. Where /proc does not tell where they are nothing is shown.
+/// else may run in between. If /proc does not report their addresses, nothing is shown.
 class ProcessTitle {
 public:
     /// `name` is for `top`, which shows 15 bytes. `shorter` is for a command line that has no room

@@ -40,7 +40,7 @@ namespace {
 
 constexpr const char* kOomScore = "/proc/self/oom_score_adj";
 constexpr std::string_view kKilledFirst = "1000";  ///< nobody misses a standby
-/// What was looked at is not looked at again for so long.
+/// The least time between two checks of the same files.
 constexpr std::chrono::seconds kLookedAt{1};
 
 std::string variable(const WorkerVariable& name) {
@@ -51,7 +51,7 @@ void forget(const WorkerVariable& name) {
     unsetenv(std::string(name.key).c_str());
 }
 
-/// Of what the process has loaded the program itself comes first.
+/// The program itself comes first in the list of what the process has loaded.
 bool is_in_program(const void* place) {
     Dl_info found{};
     void* object = nullptr;
@@ -59,7 +59,7 @@ bool is_in_program(const void* place) {
            static_cast<const link_map*>(object)->l_prev == nullptr;
 }
 
-/// What it was; empty: it cannot be changed.
+/// Returns the score before; empty if it cannot be changed.
 std::string exchange_oom_score(std::string_view score) {
     std::string before = read_whole(kOomScore).value_or("");
     const UniqueFd file(open(kOomScore, O_WRONLY | O_CLOEXEC));
@@ -68,7 +68,7 @@ std::string exchange_oom_score(std::string_view score) {
     return is_done ? before : std::string();
 }
 
-/// What this process adds to the memory in use, what it shares as its share. 0: not known.
+/// This process's part of the memory in use, with its share of what is shared. 0: not known.
 std::uint64_t memory_kib() {
     std::ifstream words("/proc/self/smaps_rollup");
     std::uint64_t kib = 0;
@@ -94,7 +94,7 @@ Files mapped_files() {
         constexpr std::size_t kSharing = 4;  // behind rwx
         const bool is_shared = line.substr(line.find(' ') + kSharing, 1) == "s";
         if (!path.empty() && !is_memory && !is_shared) {
-            // What was replaced has a name with which there is none: the kernel adds "(deleted)".
+            // A replaced file has a name that does not exist: the kernel adds "(deleted)".
             files.emplace(path, file_identity(path));
         }
     }
@@ -111,7 +111,7 @@ Files mapped_files() {
     return files;
 }
 
-/// What a worker without its place may not have open; empty: it may.
+/// Says what `file` is if a worker without its place may not have it open; empty: it may.
 std::string held_by(int file) {
     std::array<char, 4096> target{};
     const ssize_t length =
@@ -143,7 +143,7 @@ std::vector<int> numbers_in(const char* path) {
     return numbers;
 }
 
-/// What has been done that must wait for the place; empty: nothing.
+/// Says which thing this process has done that must wait for the place; empty: nothing.
 std::string unfit(int agent) {
     const std::size_t threads = numbers_in("/proc/self/task").size() - 1;
     if (threads > 0) {
@@ -158,7 +158,7 @@ std::string unfit(int agent) {
     return {};
 }
 
-/// The socket of a standby. Whatever goes wrong on it ends the process.
+/// The socket of a standby. Any failure on it ends the process.
 class Agent {
 public:
     explicit Agent(int socket) : socket_(socket), text_(Limits{}.standby_message_bytes_max, '\0') {
@@ -253,7 +253,7 @@ void become_worker(int socket) {
     Agent agent(socket);
     const std::string killed_as = exchange_oom_score(kKilledFirst);
     agent.tell({standby_word::kHere});
-    (void)agent.hear();  // What modules to import: a program has none.
+    (void)agent.hear();  // The modules to import: a program has none.
     const std::string_view program = program_invocation_short_name;
     agent.tell({standby_word::kImports, program});
     if (const std::string why = unfit(socket); !why.empty()) {
@@ -286,7 +286,7 @@ void become_worker(int socket) {
     agent.tell({standby_word::kGone});
 }
 
-/// What cannot be told is not: there are no standbys then.
+/// If this fails, the agent is not told, and starts no standbys.
 void tell_that_it_waits() {
     const UniqueFd pipe(
         open(variable(worker_variable::kImports).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
@@ -300,7 +300,7 @@ void tell_that_it_waits() {
 void wait_for_place(const void* place_in_program) {
     const std::string standby = variable(worker_variable::kStandby);
     const bool is_to_tell = !variable(worker_variable::kImports).empty();
-    // A worker leads its session. What it starts finds its variables, and is none.
+    // A worker leads its session. Its descendants inherit its variables, but are no workers.
     if ((standby.empty() && !is_to_tell) || getsid(0) != getpid() ||
         !is_in_program(place_in_program)) {
         return;

@@ -11,7 +11,7 @@ struct DeterministicOptions {
 
 /// From here on the same program gives the same bits on the same kind of machine, or an operation
 /// throws that cannot: all random generators start from `seed`, kernels are LibTorch's
-/// deterministic ones, and cuDNN does not choose its algorithms by measuring. What Python does by
+/// deterministic ones, and cuDNN does not choose its algorithms by measuring. Python does this by
 /// torch.manual_seed, torch.use_deterministic_algorithms and torch.backends.cudnn. Sets
 /// CUBLAS_WORKSPACE_CONFIG, which cuBLAS wants for it, unless it is set. Sums over NCCL have the
 /// same bits only with the same algorithm, protocol and placement of ranks, which are not set here

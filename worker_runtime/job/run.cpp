@@ -34,7 +34,7 @@ std::string text_of(const std::exception& failure) {
                                                     : std::string(all);
 }
 
-/// In the form that torch's launchers read. What cannot be written is on stderr all the same.
+/// Writes the file as torch's launchers read it. A failure is ignored: stderr has the text, too.
 void write_error_file(const std::string& message) {
     const char* const path = std::getenv(std::string(worker_variable::kErrorFile.key).c_str());
     if (path == nullptr || *path == '\0') {

@@ -22,11 +22,11 @@ namespace ddprun {
 ///     }
 ///
 /// In `body` errors are exceptions, whoever finds them: LibTorch, DistributedDataParallel, the
-/// program itself, and checked() for each Result. What leaves `body` is told on stderr with the
-/// program's name and the rank (with LibTorch's backtrace if TORCH_SHOW_CPP_STACKTRACES is 1) and
-/// in the error file that the launcher has named, and makes the exit code 1. The connections to the
-/// other ranks then last as long as the process: no peer fails of this failure before the agent
-/// knows of it. So return from main at once.
+/// program itself, and checked() for each Result. An exception that leaves `body` is printed on
+/// stderr with the program's name and the rank (with LibTorch's backtrace if
+/// TORCH_SHOW_CPP_STACKTRACES is 1), stands in the error file that the launcher has named, and
+/// makes the exit code 1. The connections to the other ranks then last as long as the process: no
+/// peer fails of this failure before the agent knows of it. So return from main at once.
 ///
 /// A program that has this may be started before its time, with `--warm`: it then waits before
 /// main() and its own static initialisers, and goes on as any other worker (docs/warm.md).

@@ -63,8 +63,8 @@ std::optional<Origin> origin_of_this_process() {
     return origin;
 }
 
-/// Runs `body` as all that is left of this process. What it throws is a line on stderr, and
-/// stands in `file`, if there is one.
+/// Runs `body` as all that is left of this process. An exception of `body` is a line on
+/// stderr, and stands in `file`, if there is one.
 [[noreturn]] void run_and_exit(const std::function<int()>& body, std::FILE* file) {
     int code = 1;
     try {
@@ -278,8 +278,8 @@ private:
         return count > 0;
     }
 
-    /// How one of those that have ended has failed; empty: none has. Of several one that a signal
-    /// has killed: others may have failed of its end.
+    /// How one of those that have ended has failed; empty: none has. A worker that a signal has
+    /// killed is preferred: others may have failed of its end.
     std::string reap_ended() {
         std::string failed;
         std::string killed;
@@ -346,7 +346,7 @@ Result<void> spawn(int count, const std::function<int()>& body) {
             ErrorCode::InvalidArgument,
             fmt::format("spawn: {} workers are not from 1 to {}", count, limits.spawn_workers_max)};
     }
-    // What this process has buffered is not for the workers to say again.
+    // Otherwise the workers would print this process's buffered output again.
     (void)std::fflush(nullptr);
     const auto store = serve_store();
     if (!store) {

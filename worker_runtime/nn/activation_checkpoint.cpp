@@ -21,7 +21,7 @@ namespace {
 
 using torch::autograd::AutogradContext;
 
-/// Of the random generators of these devices, by device.
+/// The states of these devices' random generators, by device.
 std::vector<torch::Tensor> random_states(const std::vector<torch::Device>& devices) {
     std::vector<torch::Tensor> states;
     for (const torch::Device device : devices) {
@@ -41,8 +41,8 @@ void set_random_states(const std::vector<torch::Device>& devices,
     }
 }
 
-/// What autocast is for one kind of device. Without a cache: what is cast while no gradients are
-/// recorded would be found there by a part of the network that needs them.
+/// Autocast's settings for one kind of device. Without a cache: a tensor that is cast while no
+/// gradients are recorded would be found there by a part of the network that needs them.
 AutocastOptions autocast_now(torch::DeviceType device) {
     return {.dtype = at::autocast::get_autocast_dtype(device),
             .enabled = at::autocast::is_autocast_enabled(device),

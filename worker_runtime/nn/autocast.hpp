@@ -12,7 +12,7 @@ struct AutocastOptions {
     /// False: as without it, say for a part of a region that loses too much precision.
     bool enabled = true;
     /// Whether a parameter that is used several times is cast once, and the cast kept until the
-    /// outermost guard ends. None: as around it, and outside of all guards it is.
+    /// outermost guard ends. Unset: as around it, and outside of all guards it is.
     std::optional<bool> cache = std::nullopt;
 };
 

@@ -93,8 +93,8 @@ constexpr std::size_t count_fields_from() {
     }
 }
 
-/// Fields of a struct without constructors. None: `Struct` is something else, or has a base class,
-/// or fields whose number cannot be told.
+/// The number of fields of a struct without constructors. Returns none if `Struct` is something
+/// else, or has a base class, or fields whose number cannot be told.
 template <typename Struct>
 constexpr std::optional<std::size_t> count_fields() {
     if constexpr (!std::is_aggregate_v<Struct> || std::is_array_v<Struct> ||
@@ -190,8 +190,8 @@ constexpr bool holds_no_tensor() {
 
 /// Adds every tensor of what a network's forward returns: a tensor, or any nest of optionals,
 /// pointers, pairs, tuples, arrays, containers, maps (their values too) and structs without
-/// constructors. What is none of these counts as something without tensors; a struct without
-/// constructors that cannot be looked at is refused by the compiler.
+/// constructors. Any other type counts as something without tensors; the compiler refuses a struct
+/// without constructors whose fields cannot be read.
 template <typename Output>
 void collect_tensors(const Output& output, std::vector<torch::Tensor>& found) {
     if constexpr (std::is_convertible_v<const Output&, const torch::Tensor&>) {

@@ -208,7 +208,7 @@ bool is_batch_norm(const torch::nn::Module& module) {
            module.as<torch::nn::BatchNorm3dImpl>() != nullptr;
 }
 
-/// What stands in place of `module`, called `name`.
+/// The replacement of `module`, called `name`.
 AnyModule converted(const std::string& name, const AnyModule& module, const ProcessGroup& group) {
     const std::shared_ptr<torch::nn::Module> plain = module.ptr();
     if (const auto* norm = plain->as<torch::nn::BatchNorm1dImpl>()) {

@@ -12,7 +12,7 @@ namespace ddprun {
 /// networks of which every rank has parameters of its own (model parallelism). `norm_type`: 2, 1,
 /// infinity. Every rank calls it, one without gradients too. The norm before, a float64 on the
 /// group's device. On GPUs it waits for the norm: an error leaves the gradients as they were, and
-/// without one no rank was lost before they had been computed. Where all ranks have the same
+/// without one no rank was lost before they had been computed. If all ranks have the same
 /// gradients, as after a DistributedDataParallel's backward, torch::nn::utils::clip_grad_norm_ is
 /// the right one: here they would count once for each rank.
 [[nodiscard]] Result<torch::Tensor> clip_grad_norm(ProcessGroup& group,

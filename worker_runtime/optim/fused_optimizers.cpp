@@ -23,7 +23,7 @@ using torch::optim::Optimizer;
 using torch::optim::SGDOptions;
 using torch::optim::SGDParamState;
 
-/// What one kernel takes: parameters of one type on one device that have made equally many steps,
+/// The input of one kernel: parameters of one type on one device that have made equally many steps,
 /// with as many tensors in each list.
 struct KernelBatch {
     torch::Device device;

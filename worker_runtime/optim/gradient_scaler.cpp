@@ -15,7 +15,7 @@ namespace ddprun {
 
 namespace {
 
-/// What one kernel takes: gradients of one type on one device.
+/// The input of one kernel: gradients of one type on one device.
 struct GradientBatch {
     torch::Device device;
     torch::ScalarType dtype;

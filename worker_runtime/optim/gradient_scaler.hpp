@@ -27,9 +27,9 @@ struct GradientScalerOptions {
 
 /// Keeps float16 gradients from vanishing: the loss is multiplied by a scale, the gradients are
 /// divided by it before the optimizer sees them, and a step whose gradients hold an inf or NaN is
-/// skipped and lowers the scale. As Python's torch.amp.GradScaler, by the same kernels. What it
-/// does beyond: whether a gradient was not finite is agreed over the group, so that all ranks take
-/// a step or none does, and have the same scale. One thread.
+/// skipped and lowers the scale. As Python's torch.amp.GradScaler, by the same kernels. In
+/// addition the group agrees whether a gradient was not finite, so that all ranks take a step or
+/// none does, and have the same scale. One thread.
 ///
 /// One iteration: scale() the loss, backward, unscale() if the gradients are looked at or clipped,
 /// step() for each optimizer, one update(). Every rank calls unscale() and step() alike: the first

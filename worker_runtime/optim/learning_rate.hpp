@@ -11,7 +11,7 @@ namespace ddprun {
 
 class TrainingState;
 
-/// What the learning rate is multiplied by at `step`, from 0: a line from `start_factor` to 1,
+/// The factor of the learning rate at `step`, from 0: a line from `start_factor` to 1,
 /// which it reaches at `warmup_steps` and keeps.
 [[nodiscard]] double linear_warmup(std::int64_t step, std::int64_t warmup_steps,
                                    double start_factor = 0);

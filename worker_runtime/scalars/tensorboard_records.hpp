@@ -5,7 +5,7 @@
 
 #include "base/instant.hpp"
 
-/// What a file of scalars that TensorBoard reads consists of: TFRecords of tensorflow.Event
+/// The contents of a file of scalars that TensorBoard reads: TFRecords of tensorflow.Event
 /// messages (tensorflow's core/util/event.proto, core/framework/summary.proto and
 /// core/lib/io/record_writer.cc), version `brain.Event:2`. `now` is Unix time.
 namespace ddprun::worker {

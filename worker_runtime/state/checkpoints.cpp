@@ -18,7 +18,7 @@ struct DtypeName {
     const char* name;
 };
 
-/// What both LibTorch and the safetensors format know.
+/// The types that both LibTorch and the safetensors format know.
 constexpr DtypeName kDtypeNames[] = {
     {torch::kFloat64, "F64"},        {torch::kFloat32, "F32"},
     {torch::kFloat16, "F16"},        {torch::kBFloat16, "BF16"},
@@ -187,7 +187,7 @@ Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
         const Result<TrainingState::Snapshot> snapshot = snapshot_of(*loaded);
         const Result<TrainingState::PutBack> put_back =
             snapshot ? state.compare(*snapshot, group_, scope) : snapshot.error();
-        // Nobody changes anything before everybody has found that it fits.
+        // Every rank finds that it fits before any rank changes anything.
         if (const Result<void> fits = agreed(step, "does not fit this program", put_back); !fits) {
             return fits.error();
         }

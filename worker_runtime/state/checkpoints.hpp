@@ -35,8 +35,8 @@ public:
     [[nodiscard]] Result<std::optional<std::int64_t>> resume(TrainingState& state);
 
     /// Puts the networks of the newest checkpoint that every rank finds valid into those of `state`
-    /// that have their names, and nothing else: to use them, or to train on in another way. What
-    /// the checkpoint holds besides is not looked at; nothing is written. Returns its step. Fails
+    /// that have their names, and nothing else: to use them, or to train on in another way. The
+    /// checkpoint's other contents are not read; nothing is written. Returns its step. Fails
     /// as resume() does, and when there is no checkpoint.
     [[nodiscard]] Result<std::int64_t> load_weights(TrainingState& state);
 

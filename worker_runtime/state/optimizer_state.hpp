@@ -11,7 +11,7 @@
 
 #include "base/result.hpp"
 
-/// What LibTorch's optimizers remember, as named tensors: `<optimizer>.<parameter>.<field>`, with
+/// The state of LibTorch's optimizers, as named tensors: `<optimizer>.<parameter>.<field>`, with
 /// step counts as int64 scalars, and the learning rate of each group as `<optimizer>.lr.<group>`, a
 /// float64 scalar. For Adam, AdamW, SGD, RMSprop and Adagrad.
 namespace ddprun::worker {

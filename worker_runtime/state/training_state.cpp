@@ -282,7 +282,7 @@ Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
     return snapshot;
 }
 
-/// What will be done once everything has been compared; the first thing that does not fit.
+/// The changes to make once everything has been compared; the first thing that does not fit.
 class TrainingState::Plan {
 public:
     explicit Plan(const TensorMap& tensors) : tensors_(tensors) {}

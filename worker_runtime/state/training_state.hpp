@@ -16,7 +16,7 @@
 
 namespace ddprun {
 
-/// What a checkpoint contains, by name: references to the things of a training, which outlive this.
+/// A checkpoint's contents, by name: references to the things of a training, which outlive this.
 /// The random state of every rank goes with it by itself. Two things under one name are a bug. One
 /// thread.
 ///
@@ -38,7 +38,7 @@ public:
     void add(const std::string& name, torch::Tensor& tensor);
     void add(const std::string& name, std::int64_t& value);
     void add(const std::string& name, double& value);
-    /// Where the training is in its epoch.
+    /// The position of the training in its epoch.
     void add(const std::string& name, DistributedSampler& sampler);
     /// A tensor whose meaning is its sum over the ranks, say a loss so far. After a resume rank 0
     /// holds the sum, the others zeros.
@@ -50,7 +50,7 @@ public:
         std::map<std::string, std::string> values;
     };
 
-    /// What is none of the above, a part of its own. `save` is called on every rank, which may
+    /// A part of its own, for state of another kind. `save` is called on every rank, which may
     /// agree there; what rank 0's returns is written. `load` is called on every rank, once all that
     /// the checkpoint holds fits everywhere and is put back, with tensors on the CPU; nothing at
     /// all if the checkpoint has no such part. It throws if it cannot use that: the resume then
@@ -95,7 +95,7 @@ private:
     template <typename Number>
     void add_number(const std::string& name, Number& value, const char* kind);
     [[nodiscard]] std::map<std::string, torch::Tensor> model_tensors() const;
-    /// Of all networks; with the network's name before it where there are several.
+    /// The names of all networks' parameters; the network's name comes first if there are several.
     [[nodiscard]] std::map<const void*, std::string> parameter_names() const;
     void plan_tensors(Plan& plan, const Snapshot& snapshot, const ProcessGroup& group);
     void plan_values(Plan& plan, const Snapshot& snapshot);

@@ -70,8 +70,8 @@ public:
     /// too. Then every rank has the network of one that was among the last; its optimizer's state
     /// is its own. Before each pass the ranks tell each other a few words over Gloo. Within,
     /// nothing but this wrapper, stop_requested() after each pass, and optimizers may use the
-    /// group: no SyncBatchNorm, no other collective, or only with throw_on_early_termination. What
-    /// `train` throws is thrown on, and the others wait for this rank until it ends.
+    /// group: no SyncBatchNorm, no other collective, or only with throw_on_early_termination. An
+    /// exception of `train` is thrown on, and the others wait for this rank until it ends.
     template <typename Train>
     void join(const Train& train, const JoinOptions& options = {}) {
         reducer_->begin_join(options);

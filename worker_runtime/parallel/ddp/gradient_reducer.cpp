@@ -29,8 +29,8 @@ void give_to_all(const ProcessGroup& group, const std::vector<torch::Tensor>& te
     }
 }
 
-/// Compares the parameters' shapes with the other ranks'. What is compared may be anything once a
-/// rank is lost: then that is the error.
+/// Compares the parameters' shapes with the other ranks'. The other ranks' shapes may be anything
+/// once a rank is lost: then that loss is the error.
 void compare_shapes(const ProcessGroup& group, const std::vector<torch::Tensor>& parameters) {
     try {
         c10d::verify_params_across_processes(group.c10d(), parameters, std::nullopt);
@@ -96,7 +96,7 @@ public:
     }
 };
 
-/// What changes from pass to pass.
+/// The values that change from pass to pass.
 struct Pass {
     /// A no_sync() pass has been since the last one that averages.
     bool is_adding_up = false;

@@ -14,7 +14,7 @@ class Module;
 
 namespace ddprun {
 
-/// What gradients travel as; they are added up in it, and come back as what they were.
+/// The type that gradients travel in; they are added up in it, and come back in their own type.
 enum class GradientCompression {
     None,
     Float16,   ///< half the bytes of float32; numbers beyond 65,504 become infinite
@@ -75,7 +75,7 @@ public:
 
 private:
     struct Engine;
-    /// What the ranks that still train are about to do.
+    /// The ranks that still train, and what they are about to do.
     struct Round {
         int active = 0;            ///< how many
         int last_active = 0;       ///< the highest of them

@@ -1,4 +1,4 @@
-"""What a training program in Python tells ddprun, and what ddprun tells it.
+"""The interface between ddprun and a training program in Python.
 
     import ddprun
     worker = ddprun.worker()

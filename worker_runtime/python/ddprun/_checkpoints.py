@@ -40,8 +40,8 @@ def step_path(folder: str, step: int, ending: str = "") -> str:
 def save(worker: Worker, path: str, write: Callable[[str], None]) -> bool:
     """Has every rank write into one partial checkpoint, which then becomes `path` at once.
 
-    Every rank calls it after the same step; write(partial) makes a file or a folder. What the
-    partial one held before is removed, what `path` held is replaced. True, on every rank: it is
+    Every rank calls it after the same step; write(partial) makes a file or a folder. An older
+    partial one is removed first, an older `path` is replaced. True, on every rank: it is
     there, and stays after a loss of power. False, on every rank: this generation may have been
     replaced, nothing was put in place. Raises on every rank what went wrong on one; an error of
     write() itself is its rank's alone, whose death tells the others.
@@ -74,7 +74,7 @@ def check_same_step(worker: Worker, step: int) -> None:
 
 
 def may_publish(worker: Worker, path: str) -> bool:
-    """What rank 0's node says, on every rank: False while it may have been replaced.
+    """Returns the answer of rank 0's node on every rank: False while it may have been replaced.
 
     Every rank calls it. To be asked right before a checkpoint is written in its place.
     """
@@ -156,7 +156,7 @@ def are_whole(folder: str) -> bool:
 
 
 def contents(path: str) -> dict[Any, Any]:
-    """What a file of torch.save() holds: its numbers, its texts, and what holds these.
+    """The contents of a file of torch.save(): its numbers, its texts, and the containers of these.
 
     All else in it is an empty object here: no tensor is read and nothing of it is executed. Empty:
     it is not whole, or no dictionary.

@@ -61,7 +61,7 @@ class Page:
                  figures: memoryview | None = None,
                  checkpoints: memoryview | None = None,
                  pace: memoryview | None = None) -> None:
-        """Parts of the page, in bytes. None: there is no such part, a private one is used."""
+        """Parts of the page, in bytes. A private part stands in for each that is None."""
         if header is None:
             header = memoryview(bytearray(_HEADER_BYTES))
             header.cast("q")[_HEADER_PUBLISH_UNTIL_NS] = _FOR_EVER

@@ -1,9 +1,9 @@
 """How long this rank waits for others, as torch.distributed knows it, without the program's help.
 
-Two places know: DistributedDataParallel times its own backward pass, and whoever waits for a
-collective on CPUs calls Work.wait(). Where a GPU is used that returns at once, for its stream
-waits; then only the first is listened to, in one pass of a hundred, for a look at a GPU's clock
-waits for the GPU. Nothing else of torch is changed, and nothing of what it computes.
+Two places know: DistributedDataParallel times its own backward pass, and code that waits for a
+collective on CPUs calls Work.wait(). On a GPU Work.wait() returns at once, for the stream waits;
+then only the first place is used, in one pass of a hundred, for reading a GPU's clock waits for
+the GPU. Nothing else of torch is changed, and nothing of what it computes.
 """
 
 from __future__ import annotations

@@ -130,8 +130,8 @@ class Worker:
     def checkpointing(self) -> Checkpointing:
         """`with worker.checkpointing():` around what stops the training to save a checkpoint.
 
-        ddprun then knows how much of the job's time checkpoints cost. What is written while the
-        next steps are done is none of it.
+        ddprun then knows how much of the job's time checkpoints cost. Writing while the next
+        steps are done does not count.
         """
         return Checkpointing(self._tell_checkpointing)
 
@@ -213,7 +213,7 @@ class Worker:
     def stop_deadline(self) -> float | None:
         """When a worker that was asked and still runs is killed, in seconds on time.monotonic().
 
-        None: this node's agent has asked for nothing; another node's may have.
+        Returns None if this node's agent has asked for nothing; another node's may have.
         """
         return self._page.stop_deadline_ns() / 1e9 if self._page.is_stop_wanted() else None
 
@@ -300,7 +300,7 @@ class _Reader:
         return value or ""
 
     def number_if_told(self, key: str, otherwise: int) -> int:
-        """What an older ddprun does not tell either."""
+        """As number(), but an older ddprun may leave the variable out, too."""
         return self.number(key, otherwise) if key in self._environment else otherwise
 
     def number(self, key: str, otherwise: int, largest: int = _NUMBER_MAX) -> int:

@@ -15,12 +15,12 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 
 def newest_state(folder: str, accelerator: Any = None) -> str | None:
-    """Path of the newest whole state under `folder`, which is of one training; None: there is none.
+    """Path of the newest whole state under `folder`, which is of one training, or None.
 
     For `accelerator.load_state(...)`. Those of Steps and of `accelerator.save_state()` itself, with
-    automatic_checkpoint_naming (`checkpoints/checkpoint_N`) or under any name. Of names that
-    differ in their number alone the highest is the newest, as load_state() has it; among the newest
-    of each kind it is the one that was written last. accelerator: a state that has more or fewer
+    automatic_checkpoint_naming (`checkpoints/checkpoint_N`) or under any name. If names differ in
+    their number alone, the highest is the newest, as for load_state(); among the newest of each
+    kind it is the one that was written last. accelerator: a state that has more or fewer
     registered objects than it is passed over, it cannot be loaded. Every rank must see `folder`; a
     URL is a ValueError.
     """
@@ -51,7 +51,7 @@ def _is_whole(state: str, accelerator: Any) -> bool:
 
 
 class Steps:
-    """What a loop tells after each step; it saves and leaves when the job is asked to.
+    """Reports each step of a loop; saves and leaves when the job is asked to.
 
         steps = ddprun.accelerate.Steps(accelerator, folder)
         for step, batch in enumerate(loader, start):

@@ -19,7 +19,7 @@ _NUMBERED = re.compile(r"checkpoint-(\d+)")
 
 
 def newest_checkpoint(folder: str) -> str | None:
-    """Path of the Trainer's newest whole checkpoint in `folder`; None: there is none.
+    """Path of the Trainer's newest whole checkpoint in `folder`, or None.
 
     For `trainer.train(resume_from_checkpoint=...)`. The Trainer saves in place, so that a worker
     which is killed in it leaves a part of one; transformers' get_last_checkpoint() takes that, and
@@ -119,7 +119,7 @@ class DdprunCallback(TrainerCallback):
             self._worker.leave()
 
     def _ask_before_save(self, args: Any, state: Any, control: Any) -> None:
-        """Of the moments that the Trainer has a callback for, the last before it saves."""
+        """Runs at the last moment before a save for which the Trainer has a callback."""
         if control.should_save and not control.should_evaluate:
             control.should_save = self._may_save(args, state)
 

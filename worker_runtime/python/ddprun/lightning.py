@@ -19,12 +19,12 @@ _WRITTEN_LAST = "meta.pt"  # into the folder
 
 
 def newest_checkpoint(folder: str) -> str | None:
-    """Path of the whole checkpoint of the highest step under `folder`; None: there is none.
+    """Path of the whole checkpoint of the highest step under `folder`, or None.
 
     For `trainer.fit(model, ckpt_path=newest_checkpoint(folder))`. Those of DdprunCallback and of
-    Lightning itself, as by ModelCheckpoint, anywhere under `folder`, which is of one training. Of
-    the same step it is the one that was written last. A file with weights alone is none to go on
-    from. Every rank must see `folder`; a URL is a ValueError.
+    Lightning itself, as by ModelCheckpoint, anywhere under `folder`, which is of one training. If
+    several are of that step, it is the one that was written last. A file with weights alone does
+    not count. Every rank must see `folder`; a URL is a ValueError.
     """
     worker = ddprun.worker()
     found = []
@@ -43,7 +43,7 @@ def newest_checkpoint(folder: str) -> str | None:
 
 
 def _step_of_file(path: str) -> int | None:
-    """None: it is no whole checkpoint of Lightning's with all that a training goes on from."""
+    """Returns None unless the file is a whole checkpoint from which a training can go on."""
     contents = _checkpoints.contents(path)
     step = contents.get("global_step")
     return step if isinstance(step, int) and "optimizer_states" in contents else None

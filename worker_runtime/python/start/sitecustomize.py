@@ -1,6 +1,6 @@
 """Runs inside `site`, before the program, in a Python that ddprun starts; leaves nothing behind.
 
-The agent puts this folder before PYTHONPATH. What is done then is in ddprun_start. The installed
+The agent puts this folder before PYTHONPATH. The work is done by ddprun_start. The installed
 sitecustomize, if there is one, takes this one's place. Any Python may come here, so this file is in
 words that Python 2 knows, too.
 """

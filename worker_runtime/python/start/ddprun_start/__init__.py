@@ -1,4 +1,4 @@
-"""What ddprun does in a Python that it starts, while `site` runs and before the program does.
+"""Prepares a Python that ddprun starts, while `site` runs and before the program does.
 
 sitecustomize.py calls begin(). A standby waits here for its place. A cold worker takes the lock by
 which its death is noticed, and tells the agent what its program imports. Afterwards sys.path,

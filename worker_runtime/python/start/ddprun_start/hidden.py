@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """What one import has brought, between two States."""
+    """The changes that one import has made, between two States."""
 
     def __init__(self, name: str, is_chosen: bool, hidden: frozenset[bytes]) -> None:
         """Before the import. `is_chosen`: by the user, whatever the program will have changed."""
@@ -44,7 +44,7 @@ class Group:
              when_given: Callable[[], None] | None) -> None:
         """After the import. `of_others`: as it was before."""
         self.after = State(hidden)
-        # Of an earlier import: name, what was there and what is there instead.
+        # Replaced modules of earlier imports: name, the module before and the module instead.
         self.exchanged = [(name, was, sys.modules[name]) for name, was in self.modules.items()
                           if name in sys.modules and sys.modules[name] is not was]
         self.taken_out = [name for name in self.modules if name not in sys.modules]
@@ -189,7 +189,7 @@ class HiddenModules:
             pass  # Then it counts as changed by the program.
 
     def _change(self, name: str, groups: list[Group]) -> str:
-        """As _changed(). What cannot be read has changed: no error of ours is the program's."""
+        """As _changed(). An unreadable state has changed: no error of ours is the program's."""
         try:
             return self._changed(name, groups, is_by_library(self.installed))
         except Exception as error:
@@ -207,8 +207,8 @@ class HiddenModules:
             pass  # As of CPUs that this process may not have any more.
 
     def _changed(self, name: str, groups: list[Group], is_of_library: bool) -> str:
-        """What the import of `name`, the last of `groups`, would find otherwise, for people; empty:
-        nothing.
+        """Says, for people, what the import of `name`, the last of `groups`, would find otherwise;
+        empty: nothing.
 
         The program has passed over the others. It would not, if they are of an installed library;
         but what libraries import when they are called comes in any order.

@@ -34,16 +34,16 @@ _REASON_MAX = 400
 
 
 class _Stop(Exception):
-    """What a standby cannot take on: a text for people."""
+    """A standby cannot take this on: a text for people."""
 
 
 def prepare() -> Learner | None:
-    """Takes the variable out of the environment. None: nothing can be told."""
+    """Takes the variable out of the environment. Returns None if nothing can be told."""
     path = os.environ.pop(_VARIABLE)
     try:
         import_own()
     except ImportError:
-        return None  # Such a Python can be no standby.
+        return None  # A Python without these can be no standby.
     return Learner(path) if path else None
 
 
@@ -92,7 +92,7 @@ class Learner:
                     _thread.get_ident() != self.thread):
                 return self.find_and_load(name, import_)
             if name == "usercustomize" and "usercustomize" not in sys.modules:
-                self.within = True  # What it imports and changes is not the program's.
+                self.within = True  # Its imports and changes are not the program's.
                 try:
                     return self.find_and_load(name, import_)
                 finally:
@@ -260,7 +260,7 @@ def own_modules(names: Any, installed: tuple[str, ...]) -> set[str]:
 
 
 def digest_of(names: set[str], libraries: set[str]) -> str:
-    """What one import has found: its modules with their files, and the libraries that they map."""
+    """The digest of one import: its modules with their files, and the libraries that they map."""
     lines = ["{}={}".format(name, getattr(spec_of(sys.modules.get(name)), "origin", None))
              for name in sorted(names)]
     text = "\n".join(lines + sorted(libraries))
@@ -286,7 +286,7 @@ def import_own() -> None:
 
 
 def installed_folders() -> tuple[str, ...]:
-    """Where what is no part of a program lies: the standard library and site-packages.
+    """The folders that are no part of a program: the standard library and site-packages.
 
     A folder of that name in sys.path is one, too: clusters' modules name theirs in PYTHONPATH.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _VARIABLE = "OPENBLAS_NUM_THREADS"
 VARIABLES = (_VARIABLE, "OPENBLAS_DEFAULT_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
-# What the builds of distributions and of numpy's and scipy's wheels call them.
+# Their names in the builds of distributions and of numpy's and scipy's wheels.
 _NAMES = tuple((f"{prefix}openblas_get_num_procs{suffix}",
                 f"{prefix}openblas_set_num_threads{suffix}")
                for prefix in ("", "scipy_") for suffix in ("", "64_"))
@@ -31,7 +31,7 @@ def hold_back() -> None:
 
 
 def end_hold() -> None:
-    """What is loaded from now on starts its threads."""
+    """From now on OpenBLAS starts its threads when it is loaded."""
     if _VARIABLE in os.environ:
         os.putenv(_VARIABLE, os.environ[_VARIABLE])
     else:
@@ -39,10 +39,10 @@ def end_hold() -> None:
 
 
 def starter(libraries: set[str]) -> Callable[[], None] | None:
-    """Of these libraries, which are mapped: what starts the threads of an OpenBLAS among them.
-    None: there is none.
+    """Returns a function that starts the threads of each OpenBLAS among these mapped libraries.
+    Returns None if there is no OpenBLAS.
 
-    As many as it would have started by itself, in the environment at the time of the call.
+    It starts as many as OpenBLAS would have by itself, in the environment at the time of the call.
     """
     paths = sorted(path for path in libraries if "openblas" in path)
     if not paths:

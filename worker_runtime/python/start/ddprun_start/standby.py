@@ -2,7 +2,7 @@
 
 sitecustomize.py has wait() called while `site` runs, in a process that the agent has started so.
 The interpreter goes on from there by itself, so that the program finds what it would find cold.
-What is said on the socket is in worker_runtime/python/INTERNALS.md.
+The messages on the socket are in worker_runtime/python/INTERNALS.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CHECKED_S = 1.0  # what was looked at is not looked at again for so long
 # These go through all variables, for names that begin with their own.
 _SEEKERS = frozenset(("tqdm.utils", "fsspec.config"))
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
-# What a rehearsal ends before, by Python's audit events; of threads there is none.
+# A rehearsal ends before each of these audit events of Python; threads have no event.
 _DEEDS = {
     "socket.connect": "it connects to {1}",
     "socket.sendto": "it sends to {1}",
@@ -71,8 +71,8 @@ class _Guard:
 
     It sees what is undone when the import is over: a thread that was joined, a file that was
     closed, a message that was sent. It cannot be taken out, each later event of the process would
-    pass through it; so only a rehearsal has one, which never becomes a worker. What C code does
-    by itself it does not see; _judge() looks at what is left of that.
+    pass through it; so only a rehearsal has one, which never becomes a worker. It does not
+    see what C code does by itself; _judge() looks at what is left of that.
     """
 
     def __init__(self, agent: _Agent, lines: list[str]) -> None:
@@ -243,11 +243,11 @@ def _wait() -> Exception | None:
 
 
 def _files_as_imported(agent: _Agent, begun_ns: int) -> dict[str, Any]:
-    """What is looked at again when a place comes. Ends where a file is newer than the imports."""
+    """The files to check again when a place comes. Ends if a file is newer than the imports."""
     files = _used_files()
     for path in files:
         if os.path.isfile(path) and os.stat(path).st_ctime_ns >= begun_ns:
-            # Nobody knows which of the two was imported.
+            # The import may have read the old file or the new one.
             _end(agent, "unfit", path, "has changed")
     return files
 
@@ -267,7 +267,7 @@ def _await_place(agent: _Agent, files_before: dict[str, Any], space: int) -> tup
 
 
 def _customize() -> Exception | None:
-    """What `site` imports before the program; what importing sitecustomize has raised."""
+    """Imports what `site` imports before the program; returns the error of sitecustomize."""
     failure = None
     try:
         import sitecustomize  # noqa: F401
@@ -285,7 +285,7 @@ def _customize() -> Exception | None:
 def _keep(lines: list[str], before: str = "") -> None:
     """For later runs: what a worker of this one has imported, as far as it is fit.
 
-    Nobody misses it if it cannot be kept.
+    A failure is ignored: later runs do without it.
     """
     path = next((line[5:] for line in lines if line.startswith("keep ")), "")
     names: list[str] = []
@@ -345,7 +345,7 @@ def _end(agent: _Agent, *words: object) -> NoReturn:
 
 def _import(order_lines: list[str], agent: _Agent, guard: _Guard | None, start: State,
             placed: frozenset[bytes]) -> tuple[list[Group], Modules]:
-    """What the lines say, in their order; what each import has brought, and all modules.
+    """Does what the lines say, in their order; returns a Group per import, and all modules.
 
     `import NAME`. `guess NAME [DIGEST [STATE]]` and `learned …`: if it is there and no part of the
     program, in that State; it must find what the worker that told it has found.
@@ -355,7 +355,7 @@ def _import(order_lines: list[str], agent: _Agent, guard: _Guard | None, start: 
     openblas.hold_back()
     beside = _importable(_program_folder())  # what it finds in sys.path[0], which is not there yet
     installed = installed_folders()
-    # Whoever copies the whole environment asks for no variable, and is to find no other job's.
+    # Code that copies the whole environment asks for no variable, and must find no other job's.
     inherited = {key: os.environb.pop(key) for key in placed if key in os.environb}
     data = os.environ._data  # type: ignore[attr-defined]
     watched = _Watched(dict(data), placed)
@@ -460,7 +460,7 @@ def _import_by_program(name: str) -> None:
 
 
 def _spec(name: str) -> Any:
-    """Of a module without a dot, whether it is imported or not; None: there is none."""
+    """The spec of a module without a dot, imported or not. Returns None if there is none."""
     if name in sys.modules:
         return spec_of(sys.modules[name])
     try:
@@ -472,8 +472,8 @@ def _spec(name: str) -> Any:
 def _judge(name: str, files: set[int], watched: _Watched) -> None:
     """After `name` was imported: is anything left that must wait for the worker's place?
 
-    What else a module changes in its process (signals, folder, umask, limits, variables) it changes
-    in the worker, as if that had imported it.
+    A module's other changes to its process (signals, folder, umask, limits, variables) are changes
+    to the worker, as if that had imported it.
     """
     if watched.asked:
         raise _Unfit(name, f"it asks for {watched.asked}")
@@ -502,7 +502,7 @@ def _used_files() -> dict[str, Any]:
 
 
 def _exchange_oom_score(score: str) -> str:
-    """What it was; empty: it cannot be changed."""
+    """Returns the score before; empty if it cannot be changed."""
     try:
         with open("/proc/self/oom_score_adj", "r+", encoding="utf-8") as file:
             before = file.read().strip()
@@ -514,7 +514,7 @@ def _exchange_oom_score(score: str) -> str:
 
 
 def _memory_kib() -> int:
-    """What this process adds to the memory in use, what is shared by others as its share."""
+    """This process's part of the memory in use, with its share of what others share."""
     try:
         with open("/proc/self/smaps_rollup", "rb") as file:
             return int(next(line for line in file if line.startswith(b"Pss:")).split()[1])
@@ -523,7 +523,7 @@ def _memory_kib() -> int:
 
 
 def _fingerprint(path: str) -> Any:
-    """Of a folder, with "/" at its end, the modules in it."""
+    """A folder with "/" at its end has the modules in it as its fingerprint."""
     try:
         if path.endswith("/"):
             return _importable(path)
@@ -534,8 +534,8 @@ def _fingerprint(path: str) -> Any:
 
 
 def _searched(states: list[State], installed: tuple[str, ...]) -> set[str]:
-    """Where imports have looked for modules, as _fingerprint() has it. The program writes into its
-    own folders, too; there the modules count alone."""
+    """The folders where imports have looked for modules, as _fingerprint() takes them. The program
+    writes into its own folders, too; there only the modules count."""
     folders = {os.path.abspath(folder) for state in states for folder in state.path}
     return {folder + "/" if os.path.isdir(folder) and not (folder + "/").startswith(installed) else
             folder for folder in folders}
@@ -568,7 +568,7 @@ def _descriptors() -> set[int]:
 
 
 def _held_by(file: int) -> str:
-    """What a worker without its place may not have open; empty: it may."""
+    """Says what `file` is if a worker without its place may not have it open; empty: it may."""
     try:
         target = os.readlink(f"/proc/self/fd/{file}")
         with open(f"/proc/self/fdinfo/{file}", encoding="utf-8") as info:

@@ -1,4 +1,4 @@
-"""What an import can look at: read, compared, set, and written as text.
+"""The things that an import can look at: read, compared, set, and written as text.
 
 Two imports of one module do the same if both find the same State and the same Conditions. A State
 can be set by a standby, Conditions can only be compared.
@@ -14,7 +14,7 @@ import sys
 try:
     import _ctypes
 except ImportError:
-    pass  # Such a Python tells nothing, and is no standby.
+    pass  # A Python without it tells nothing, and is no standby.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _OF_PROGRAM = frozenset((
     "the recursion limit", "the garbage collector", "sys.setswitchinterval()",
     "a limit (setrlimit)", "socket.setdefaulttimeout()", "sys.settrace()", "sys.setprofile()",
     "torch's grad mode", "torch's default device", "numpy.seterr()", "decimal.getcontext()"))
-# No import computes with these, as a rule: programs may set them, imports may not. Of torch._C.
+# No import computes with these of torch._C, as a rule: programs may set them, imports may not.
 _SETTINGS = ("_get_float32_matmul_precision", "_get_cudnn_enabled", "_get_cudnn_benchmark",
              "_get_cudnn_deterministic", "_get_cudnn_allow_tf32", "_get_cublas_allow_tf32",
              "_get_cublas_allow_fp16_reduced_precision_reduction",
@@ -37,7 +37,7 @@ _SETTINGS = ("_get_float32_matmul_precision", "_get_cudnn_enabled", "_get_cudnn_
 MAIN = frozenset(("__main__", "__mp_main__"))  # multiprocessing has two names for it
 # ddprun replaces parts of the first; they have other names in sys.modules than their own.
 _UNCOUNTED = MAIN | {"_frozen_importlib", "importlib._bootstrap", "importlib._bootstrap_external"}
-# The system seeds these. Who draws from them before the program has seeded them changes nothing.
+# The system seeds these. A draw from them before the program has seeded them changes nothing.
 SEEDED_BY_SYSTEM = frozenset(("random", "numpy.random"))
 SEEDED_BY_ITSELF = frozenset(("torch",))
 _GENERATORS: tuple[Any, ...] = (
@@ -58,7 +58,7 @@ class NoText(Exception):
 
 
 class State:
-    """What an import can look at and a standby can set."""
+    """The things that an import can look at and a standby can set."""
 
     def __init__(self, hidden: frozenset[bytes]) -> None:
         """As it is now; `hidden` are variables that no import may ask for."""
@@ -156,7 +156,7 @@ class State:
     def set_text(self, text: str, hidden: frozenset[bytes]) -> None:
         """Sets what text() has written, relative to this state, as which the program begins.
 
-        What `text` does not name is as in this state, but for finders and hooks of imports, which
+        Things that `text` does not name are as in this state, but finders and hooks of imports
         stay. Raises ValueError or LookupError for a text that cannot be set here.
         """
         wanted = State(hidden)
@@ -191,7 +191,7 @@ class State:
 
 
 def _program() -> tuple[Any, ...]:
-    """What a library takes for the program: its file, or None, and sys.argv[0], if it is there."""
+    """The program, as libraries see it: its file, or None, and sys.argv[0], if it is there."""
     try:
         file = object.__getattribute__(sys.modules["__main__"], "__dict__").get("__file__")
     except (AttributeError, KeyError):
@@ -200,7 +200,7 @@ def _program() -> tuple[Any, ...]:
 
 
 def _usual_program(start: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What Python makes of it for a script: its absolute path, and its name as it was given."""
+    """_program(), as Python sets it for a script: its absolute path, and its name as given."""
     return (os.path.join(os.getcwd(), *start[1:]), *start[1:])
 
 
@@ -286,7 +286,7 @@ def _filter_of(text: str) -> Any:
 
 
 class Modules:
-    """What programs put into sys.modules and into installed modules, for all who import later.
+    """The changes by programs to sys.modules and to installed modules, for all later imports.
 
     Functions and classes of modules count, by identity; what is within a class or a table does not.
     """
@@ -344,7 +344,7 @@ class Modules:
 
 
 class _Members:
-    """What a module had when it was looked at. Only functions and classes are held: a library
+    """A module's members when they were looked at. Only functions and classes are held: a library
     lets go of others, as of large tensors, and they must be gone then."""
 
     __slots__ = ("module", "names", "version", "seen", "judged")
@@ -388,7 +388,7 @@ class _NoVersion:
 
 def _version_type() -> Any:
     """A ctypes' type that reads the version of a dict in place: a number that each change of the
-    dict changes. None: this Python has none.
+    dict changes. Returns None if this Python has no version.
 
     It is PEP 509's, which Python 3.14 has taken out.
     """
@@ -453,7 +453,7 @@ def _working_folder() -> str:
 
 
 def is_of(spec: Any, folders: tuple[str, ...]) -> bool:
-    """Whether it is of the standard library or site-packages. What has no file is no program's."""
+    """Whether it is of the standard library or site-packages, as are modules without a file."""
     if spec is None:
         return False
     places = [spec.origin] if spec.has_location else spec.submodule_search_locations or ()
@@ -461,7 +461,7 @@ def is_of(spec: Any, folders: tuple[str, ...]) -> bool:
 
 
 class Conditions:
-    """What an import can look at and nobody can set for it."""
+    """The things that an import can look at and no standby can set for it."""
 
     def __init__(self, hidden: dict[str, Any]) -> None:
         """As they are now; `hidden` are modules that are not in sys.modules."""
@@ -510,14 +510,14 @@ class Conditions:
         _note(self.values, "decimal.getcontext()", lambda: _of_decimal(hidden))
 
     def changes_by_import(self, before: Conditions) -> list[str]:
-        """What an import has changed. Its own loggers are its own matter."""
+        """Names the things that an import has changed. Its own loggers are its own matter."""
         return [name for now, was in ((self.values, before.values),
                                       (self.settings, before.settings))
                 for name, value in was.items()
                 if name != "logging" and now.get(name, value) != value]
 
     def change_since(self, before: Conditions, is_of_library: bool) -> str:
-        """What differs of what both have, for people; empty: nothing.
+        """Names a thing that both have and that differs, for people; empty: nothing.
 
         `is_of_library`: it is to lead to an import by a library, which a call of the program has
         caused: then what programs set up in their beginning does not count.
@@ -535,8 +535,8 @@ def _of_stream(stream: Any) -> Any:
 
 
 def _start_method(hidden: dict[str, Any]) -> Any:
-    """The type of multiprocessing's default context. None: there is none yet, and a program may set
-    it, once."""
+    """The type of multiprocessing's default context, or None if there is none yet: a program may
+    set it, once."""
     context = sys.modules.get("multiprocessing.context") or hidden.get("multiprocessing.context")
     default = getattr(context, "_default_context", None)
     chosen = getattr(default, "_actual_context", None)
@@ -579,8 +579,8 @@ def _openmp_threads(core: Any) -> Any:
 
 
 def c_function(library: str, name: str) -> Any:
-    """One that returns a C int; None: it is not there. The package ctypes would stay, and is
-    slow.
+    """A function that returns a C int, or None if it is not there. The package ctypes would stay,
+    and is slow.
     """
 
     class Number(_ctypes._SimpleCData):  # type: ignore
@@ -624,8 +624,8 @@ def _of_loggers(logging: Any) -> Any:
 
 
 def loggers(logging: Any) -> dict[str, Any]:
-    """All that are not the root, by name; some are only places of parents. None if `logging` is not
-    there."""
+    """All that are not the root, by name; some are only places of parents. The result is empty if
+    `logging` is not there."""
     return dict(logging.root.manager.loggerDict) if hasattr(logging, "root") else {}
 
 
@@ -638,7 +638,7 @@ def _of_logger(one: Any) -> Any:
 
 
 def opened_as(file: int) -> Any:
-    """Which file this descriptor leads to; None: it is closed."""
+    """Returns the file that this descriptor leads to, or None if it is closed."""
     try:
         found = os.fstat(file)
     except OSError:

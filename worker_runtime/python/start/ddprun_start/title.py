@@ -1,4 +1,4 @@
-"""What `ps` and `top` show of a standby while it waits, in place of its worker's command line."""
+"""Has `ps` and `top` show that a standby waits, in place of its worker's command line."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _COMMAND_LINE = slice(45, 47)  # of /proc/self/stat behind the name: where it be
 
 
 class Title:
-    """Is shown until end(). What is imported or run in between would find it, so nothing is.
+    """Is shown until end(). Code that is imported or run in between would find it, so none is.
 
-    It takes the place of the command line, byte by byte, and end() puts that back. Where /proc does
+    It takes the place of the command line, byte by byte, and end() puts that back. If /proc does
     not allow that, nothing is shown.
     """
 
@@ -34,7 +34,7 @@ class Title:
             _exchange_name(self.name)
 
     def _exchange_line(self, line: bytes) -> bytes:
-        """What was there."""
+        """Returns the bytes before."""
         memory = os.open("/proc/self/mem", os.O_RDWR | os.O_CLOEXEC)
         try:
             before = os.pread(memory, len(line), self.start)
@@ -55,7 +55,7 @@ def _title(local_rank: str, size: int) -> bytes:
 
 
 def _exchange_name(name: bytes) -> bytes:
-    """What it was."""
+    """Returns the name before."""
     with open("/proc/self/comm", "r+b", buffering=0) as file:
         before = file.read()[:-1]
         file.write(name)
