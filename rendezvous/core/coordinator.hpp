@@ -173,7 +173,7 @@ public:
     /// When step() wants a Tick at the latest; none while only inputs can change anything.
     [[nodiscard]] std::optional<Instant> next_deadline() const;
 
-    /// Tells people which event the job waits for; empty when it waits for nothing.
+    /// Text for people about what the job waits for; empty when it waits for nothing.
     [[nodiscard]] std::string explain() const;
 
     /// The run is closed and no node is left to be told (its verdict may still be kept).

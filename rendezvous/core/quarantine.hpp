@@ -27,7 +27,7 @@ struct Quarantine {
     bool is_unfit = false;  ///< as it said itself
 };
 
-/// Nodes that are left out, and nodes that began failures lately: at most nodes_max of each.
+/// Nodes that are left out, or began failures lately, here or not. At most Limits::nodes_max each.
 class QuarantineList {
 public:
     using Map = std::map<NodeId, Quarantine>;

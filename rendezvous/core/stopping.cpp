@@ -50,7 +50,7 @@ void learn_from(Step& step, const TimedFailure& first) {
         quarantine_if_dispensable(step, first.report.node, first.report.hostname,
                                   "could not execute the program");
     } else if (!evidence.hung) {
-        // The hung nodes waited for each other, so that none of them can be blamed.
+        // After a hang it is unknown which of the nodes that waited for each other is at fault.
         blame(step, first.report.node, first.report.hostname);
     }
 }

@@ -9,7 +9,7 @@ namespace ddprun::rdzv {
 namespace {
 
 constexpr double kDeviations = 4;
-/// Standard deviations in a median deviation's unit, for values spread normally.
+/// The standard deviation in median deviations, for values that are spread normally.
 constexpr double kSigmas = 1.4826;
 constexpr double kLeastShare = 0.05;
 /// A look counts for so much in what is of late.

@@ -19,7 +19,7 @@ struct HttpAccess {
     bool has_tls = false;  ///< other machines are answered inside TLS only
 };
 
-/// Origin of a request, and the headers that tell more; empty: there is none.
+/// Source of a request, and the headers that tell more; empty: there is none.
 struct HttpCaller {
     bool is_on_this_machine = false;  ///< its address is one of this machine's
     bool is_hidden = false;           ///< inside TLS

@@ -72,21 +72,21 @@ public:
     /// Hears what becomes of an order; Failure as above.
     using OrderAnswer = std::function<void(const Result<OperatorReply>&)>;
     /// An operator asks for something; `from` is told to people. Answered once, when it is durable.
-    /// A daemon that decides nothing is not asked.
+    /// A process that decides nothing answers with a failure.
     virtual void obey(const OperatorOrder& order, const std::string& from, OrderAnswer answer) = 0;
 };
 
-/// Answers watchers on a Unix socket, this user's and root's, and those handed to adopt(). `GET
-/// /status` is answered with the state, `GET /events` with the events, `GET /logs` and `/stacks`
-/// with what workers have written and where they are, `GET /metrics` with figures, `GET /` with a
-/// page that shows them (http_request.hpp), an operator's `POST /jobs/JOB/ACTION` with the order's
-/// outcome (order_request.hpp): on a port, the operator has to prove it. No watcher can hold it up:
-/// one that does not take what it was sent in Limits::http_timeout, or falls
+/// Answers watchers on a Unix socket, this user's and root's, and those handed to adopt(). The
+/// answer to `GET /status` is the state, to `GET /events` the events, to `GET /logs` and
+/// `/stacks` what workers have written and where they are, to `GET /metrics` figures, to `GET /`
+/// a page that shows them (http_request.hpp), to an operator's `POST /jobs/JOB/ACTION` the
+/// order's outcome (order_request.hpp): on a port, the operator has to prove it. No watcher can
+/// hold it up: one that does not take what it was sent within Limits::http_timeout, or falls
 /// behind the events that are kept, is dropped. Only a request that was admitted takes one of the
-/// WatcherPlaces; without a free one it is answered if the answer ends, and the connection closed.
-/// However many there are, the loop does at most WatchLimits::watchers_at_once small pieces of work
-/// for them in one turn, and long texts are made on another thread. Costs nothing while nobody
-/// watches.
+/// WatcherPlaces; without a free one it is answered if the answer ends, and the connection
+/// closed. However many there are, the loop does at most WatchLimits::watchers_at_once small
+/// pieces of work for them in one turn, and long texts are made on another thread. Costs nothing
+/// while nobody watches.
 ///
 /// On the thread of `io`; outlives the run of the loop, as Watched does.
 class HttpServer {

@@ -33,7 +33,7 @@ public:
     /// Unreachable: Limits::readers_max read already.
     [[nodiscard]] Result<std::uint64_t> begin(const JobId& job, const ReadWorkers& question);
 
-    /// Text that came since the last take(); empty: none so far. Nullopt: that was all.
+    /// Text that came since the last take(); empty: none so far. Null: that was all.
     [[nodiscard]] std::optional<std::string> take(std::uint64_t reading);
 
     /// The reader takes no more pieces.
