@@ -191,8 +191,8 @@ int complain(const Error& error) {
     return ddprun::exit_code_of(error.code, kExitCannotStart);
 }
 
-/// What an earlier daemon kept in `folder`, and where this one keeps it. A journal that cannot be
-/// used costs durability, not the service.
+/// Opens the runs that an earlier daemon kept in `folder`; this daemon keeps its own there, too. A
+/// journal that cannot be used costs durability, not the service.
 void open_journal(boost::asio::io_context& io, const std::string& folder, ServerOptions& options) {
     Result<OpenedJournal> opened = open_sqlite_journal(io, folder, options.limits);
     if (!opened) {
@@ -332,7 +332,7 @@ Result<void> read_http_token(const std::string& file, ServerOptions& options) {
     return {};
 }
 
-/// Who joins a job is no operator by that.
+/// The job's secret makes no operator.
 Result<void> read_operator_secret(const std::string& file, ServerOptions& options) {
     if (file.empty()) {
         return {};
@@ -423,7 +423,7 @@ int run(const Flags& flags) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    // Whoever read our output may be gone before us.
+    // The reader of our output may be gone before us.
     std::signal(SIGPIPE, SIG_IGN);
     ddprun::raise_open_files(kConnectionsExpected);
     CLI::App app;

@@ -67,13 +67,13 @@ asio::awaitable<void> ask(Question& question) {
     }
 }
 
-/// What is said, and as whom.
+/// A question or order, and the role of the connection that carries it.
 struct Speech {
     PeerRole role = PeerRole::Control;
     std::string body;
 };
 
-/// What the daemon at `endpoint` says.
+/// Returns the answer of the daemon at `endpoint`.
 Result<std::string> ask_one(const ControlOptions& options, const Speech& speech,
                             const Endpoint& endpoint) {
     asio::io_context io(1);
@@ -94,7 +94,7 @@ Result<std::string> ask_one(const ControlOptions& options, const Speech& speech,
     return std::move(question.answer);
 }
 
-/// Where the daemon that said `body` sends us, if it does.
+/// The redirect in a daemon's answer `body`, if it is one.
 std::optional<Redirect> redirect_in(const std::string& body, const Limits& limits) {
     const Result<RendezvousMessage> message = decode_rendezvous_message(body, limits);
     const Redirect* const redirect = message ? std::get_if<Redirect>(&*message) : nullptr;
@@ -106,7 +106,7 @@ struct Answer {
     Endpoint from;
 };
 
-/// What whoever decides says.
+/// Returns the answer of the daemon that decides, following redirects.
 Result<Answer> ask_leader(const ControlOptions& options, const Speech& speech) {
     Endpoint endpoint = options.endpoint;
     std::string way;  // for people

@@ -11,7 +11,7 @@
 
 namespace ddprun::rdzv {
 
-/// What a Link tells its owner, always on the owner's io_context and never from inside a call of
+/// Events of a Link for its owner, always on the owner's io_context and never from inside a call of
 /// the owner's.
 struct LinkEvents {
     /// Connected and authenticated; `local_address` is this end's numeric address, `rendezvous` the

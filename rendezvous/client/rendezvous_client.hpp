@@ -44,7 +44,7 @@ struct ClientOptions {
 /// A Link over TCP. Connects, proves the secret both ways, then carries frames; when the connection
 /// ends it tries again, as EndpointChoice decides, until stop(). Final, and not tried again:
 /// another secret, another protocol version, a peer that is no ddprun rendezvous.
-/// Whatever ends a connection except stop() resets it, so that the rendezvous does not take it for
+/// Every end of a connection except stop() resets it, so that the rendezvous does not take it for
 /// the death of this process. Host names are resolved anew for each attempt, on a helper thread; a
 /// resolver that hangs delays neither stop() nor the loop, but io_context::run() returns only after
 /// it. Lives on one thread, that of `io`. Outlives the loop, or is destroyed after stop() is done.

@@ -39,7 +39,7 @@ std::string hang_timeout_of(const JobSettings& settings) {
                : fmt::format("{:g}", std::chrono::duration<double>(settings.hang_timeout).count());
 }
 
-/// What all nodes of a job must have alike: the flag, and its value.
+/// The settings that all nodes of a job must share: each flag with its value.
 std::array<std::pair<const char*, std::string>, 6> shared_settings(const JobSettings& settings) {
     return {{{"--nnodes", nnodes_of(settings)},
              {"--max-restarts", fmt::format("{}", settings.max_restarts)},

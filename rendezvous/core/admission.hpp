@@ -7,7 +7,7 @@
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/wire/messages.hpp"
 
-/// Who comes, and comes back: joins of every kind.
+/// Admission of nodes: first joins and returns of every kind.
 namespace ddprun::rdzv {
 
 class Node;

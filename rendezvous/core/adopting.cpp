@@ -66,8 +66,8 @@ bool is_before(const std::pair<ConnectionId, Join>& left,
     return left.second.held->group_rank < right.second.held->group_rank;
 }
 
-/// Of the newest generation; of several of one number (two daemons at once made them) the one that
-/// most nodes hold. None if nobody holds any, or only what is older than the record.
+/// The newest generation that nodes hold; among rivals of one number (two daemons made them) the
+/// one that most nodes hold. Nothing if all that nodes hold is older than the record.
 std::optional<Holders> newest_holders(const Run& run, const Limits& limits) {
     std::map<std::pair<Generation, std::string>, Holders> all;
     for (const auto& [connection, join] : run.parked) {
@@ -197,9 +197,9 @@ void decide(Step& step, const std::optional<Holders>& newest) {
     }
 }
 
-/// What was started as far as this join tells. A member knows a number that is not the record's
-/// only from a later generation of the same run; it may have ended it. Others may have it from
-/// another.
+/// The newest generation that this join proves to have started. A member knows a number other than
+/// the record's only from a later generation of the same run, which it may have ended. Other nodes
+/// may know a number from another run.
 Generation newest_told(const Run& run, const Join& message, const Limits& limits) {
     if (message.held) {
         return is_plausible(message, limits) ? message.held->generation : Generation();

@@ -10,11 +10,11 @@
 #include "base/limits.hpp"
 #include "rendezvous/wire/messages.hpp"
 
-/// What stops cost, and how often a run may start again.
+/// Budgets and pace of restarts: the cost of stops, and how often a run may start again.
 namespace ddprun::rdzv {
 
-/// What a run has used of --max-restarts and --max-node-losses, and where it keeps failing. Never
-/// more than the settings allow.
+/// The part of --max-restarts and --max-node-losses that a run has used, and the step where it
+/// keeps failing. The used part never exceeds the settings.
 struct Budgets {
     int restarts_used = 0;
     int node_losses_used = 0;
@@ -31,7 +31,7 @@ struct Budgets {
     void learn_step(std::optional<std::uint64_t> failed_at);
     /// The first failure of a stop that counts was like that (likeness_of()). How many in a row.
     int learn_likeness(const std::string& likeness);
-    /// What a member of a generation that another daemon started was told is used at least.
+    /// Raises the used parts to those that a member of another daemon's generation was told.
     void learn_used(const HeldGeneration& held, const JobSettings& settings);
 };
 

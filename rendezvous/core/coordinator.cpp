@@ -266,7 +266,7 @@ std::optional<Instant> deadline_of(const Run& run, Instant now) {
 
 // ------------------------------------------------------------------------------------------------
 
-/// What must hold between two steps (S1, S2, S9, S11).
+/// Checks the invariants that hold between two steps (S1, S2, S9, S11).
 void check_invariants(const Run& run, const Limits& limits) {
     DDP_CHECK(run.budgets.restarts_used <= run.settings.max_restarts, run.budgets.restarts_used);
     DDP_CHECK(run.nodes.size() <= limits.nodes_max, run.nodes.size());
@@ -338,8 +338,8 @@ void Coordinator::forget_restored(Effects& out) {
     }
 }
 
-/// Whoever is not fit has no part in a run, not even by opening it. What it says waits for one that
-/// can tell whom it concerns.
+/// An unfit node takes no part in a run and cannot open one. Its message is kept until a run exists
+/// that can judge which member it concerns.
 void Coordinator::take_unfit(ConnectionId connection, const Unfit& message, Effects& out) {
     if (run_ && (run_->nodes.by_connection().contains(connection) ||
                  run_->departing.contains(connection) || run_->parked.contains(connection))) {

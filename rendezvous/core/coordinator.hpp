@@ -56,8 +56,8 @@ struct OrderGiven {
     std::string from;  ///< where it came from, for people
 };
 
-/// Somebody asked for this job and was turned away before it could say more: it did not prove that
-/// it may join. Its address and the reason are for people.
+/// A peer asked for this job and was turned away at the handshake: it did not prove that it may
+/// join. Its address and the reason are for people.
 struct StrangerRefused {
     std::string address;
     std::string why;  ///< of this process's own words only
@@ -89,8 +89,8 @@ struct Publish {
     Event event;
 };
 
-/// What becomes of an order. If it is taken, the last event `operator` that was published is its
-/// record, and whoever carries this out puts its number in.
+/// The outcome of an order. If the order is taken, the last published event `operator` is its
+/// record, and the caller that carries out this effect fills in that event's number.
 struct Ordered {
     std::uint64_t number = 0;
     OperatorReply reply;
@@ -111,7 +111,7 @@ enum class RecordWrite {
     Awaited,  ///< this one must be durable, or given up, before anybody is told
 };
 
-/// What a step wants done: `now` in order, then the write of the record, then, in order,
+/// The effects of a step: `now` in order, then the write of the record, then, in order,
 /// `after_record`, which only an awaited record has.
 struct Effects {
     std::vector<Effect> now;
@@ -142,7 +142,7 @@ struct Effects {
 struct CoordinatorOptions {
     Limits limits;
     /// False inside a single-node ddprun: its one member is in this process and cannot be silent.
-    /// Nor has the run a life beyond this process: nothing is persisted.
+    /// The run ends with this process, too: nothing is persisted.
     bool has_leases = true;
     bool is_lasting = false;  ///< members are told: as Accepted::is_lasting
 };
@@ -164,7 +164,7 @@ public:
     /// nothing has changed.
     [[nodiscard]] Result<void> restore(Instant now, const RunRecord& record);
 
-    /// What restore() takes; none while there is nothing that must survive.
+    /// Returns the record that restore() takes; nothing while no state must survive.
     [[nodiscard]] std::optional<RunRecord> record(Instant now) const;
 
     /// Takes one input at `now`, which never goes backwards, and adds what must be done to `out`.
@@ -173,7 +173,7 @@ public:
     /// When step() wants a Tick at the latest; none while only inputs can change anything.
     [[nodiscard]] std::optional<Instant> next_deadline() const;
 
-    /// What the job waits for, for people; empty when nothing is awaited.
+    /// Text for people about what the job waits for; empty when it waits for nothing.
     [[nodiscard]] std::string explain() const;
 
     /// The run is closed and no node is left to be told (its verdict may still be kept).
@@ -198,7 +198,7 @@ private:
     void give_up_restored(const Input& input, Effects& out);
     void forget_restored(Effects& out);
     void take_unfit(ConnectionId connection, const Unfit& message, Effects& out);
-    /// Of unfit_; empty while the run cannot judge them, or there is none.
+    /// Takes all messages out of unfit_; empty while the run cannot judge them.
     std::vector<Unfit> take_due_unfit();
 
     JobId job_;

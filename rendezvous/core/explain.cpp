@@ -25,8 +25,8 @@ bool is_absent_as_unfit(const Run& run, const NodeId& id, Instant now) {
            !run.nodes.contains(id);
 }
 
-/// What the last generation had and is missing now, with how it was lost; those that left are not
-/// missed, and those that are not fit are named with the reason.
+/// Lists the nodes of the last generation that are missing now, with how each was lost. Nodes that
+/// left are omitted; unfit nodes are named with the reason.
 std::string names_missing(const Run& run, Instant now) {
     std::vector<std::string> names;
     for (const Place& place : run.current.places) {
@@ -120,8 +120,8 @@ std::string explain_forming(const Run& run, const Forming& forming, Instant now)
     return text + and_absent;
 }
 
-/// Of a generation that spares wait beside: what it needs to grow to its next size. Empty if it has
-/// the largest one, or does not grow.
+/// If spares wait beside a generation: how many nodes it needs to grow to its next size. Empty if
+/// it has the largest size, or does not grow.
 std::string growth_missing(const Run& run) {
     const std::size_t size = run.current.places.size();
     const std::size_t here = size + run.nodes.ready().size();
@@ -133,7 +133,7 @@ std::string growth_missing(const Run& run) {
                        nnodes_of(run.settings), here, node_count(*wanted - here), *wanted);
 }
 
-/// Of a generation that spares wait beside: it is as large as its workers' store allows.
+/// If spares wait beside a generation: says that it is as large as its workers' store allows.
 std::string store_full(const Run& run) {
     if (!is_bound_by_store(run) || run.current.places.size() < maximum(run)) {
         return {};

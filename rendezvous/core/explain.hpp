@@ -7,7 +7,7 @@
 #include "base/instant.hpp"
 #include "rendezvous/wire/messages.hpp"
 
-/// What a run waits for, for people.
+/// Explanations for people: the nodes and events that a run waits for.
 namespace ddprun::rdzv {
 
 struct Run;

@@ -8,7 +8,7 @@
 #include "base/limits.hpp"
 #include "rendezvous/wire/messages.hpp"
 
-/// Who failed first, and what a failure is called. Pure values: nothing here knows of a run.
+/// Which failure came first, and how failures are described. Pure values, independent of a run.
 namespace ddprun::rdzv {
 
 /// A failure and when it happened on the coordinator's clock.
@@ -17,12 +17,12 @@ struct TimedFailure {
     FailureReport report;
 };
 
-/// By time; equal times by rank, so that the order of arrival decides nothing. What hung comes
-/// after what died: of these whose last step is the smallest comes first, if they told any.
+/// By time; equal times by rank, so that the order of arrival decides nothing. Hangs come after
+/// deaths; among hangs, the one with the smallest last step comes first, if steps were told.
 [[nodiscard]] bool is_earlier(const TimedFailure& left, const TimedFailure& right);
 /// The earliest of `failures`, which are not empty.
 [[nodiscard]] const TimedFailure& first_of(const std::vector<TimedFailure>& failures);
-/// Of more than `most` failures the latest goes, whatever the order of arrival (S10, S11).
+/// If there are more than `most`, drops the latest, whatever the order of arrival (S10, S11).
 void keep_earliest(std::vector<TimedFailure>& failures, std::size_t most);
 
 [[nodiscard]] std::string describe_end(const Evidence& evidence);  ///< "exited with code 17"

@@ -10,8 +10,8 @@ namespace ddprun::rdzv {
 struct Run;
 struct Step;
 
-/// Too few nodes are ready, or the patience for more has not ended, or a back-off has not. Nobody
-/// is a member.
+/// Too few nodes are ready, or the patience for more has not ended, or a back-off has not. The run
+/// has no member in this phase.
 ///
 /// Reads: the ready and the suspected nodes, quarantine, the last generation's places.
 /// Changes: its own deadlines. On the way in, members become ready. On the way out, those chosen

@@ -50,7 +50,7 @@ void CurrentGeneration::write_rows(const JobSettings& settings, const Budgets& b
         slots_max = std::max(slots_max, place.slots);
         role_sizes[place.role] += place.slots;
     }
-    // Who is missing has as many slots as the largest node here; at the largest size nobody is.
+    // Each missing node counts as many slots as the largest node here; none misses at full size.
     row.target_world_size =
         row.world_size + (settings.max_nodes - row.group_world_size) * slots_max;
     std::map<std::string, int> role_bases;

@@ -55,8 +55,8 @@ struct CurrentGeneration {
     [[nodiscard]] bool takes_store_along(const NodeId& id) const;
 };
 
-/// Who may use a store: the members' interfaces while they go into a message, else what they were
-/// reached at. Empty: everybody.
+/// The addresses that may use a store: the members' interfaces if they all fit into a message, else
+/// the addresses that members were reached at. Empty: every address may.
 [[nodiscard]] std::vector<std::string> admitted_addresses(const std::vector<Place>& places,
                                                           const Nodes& nodes,
                                                           const JobSettings& settings,

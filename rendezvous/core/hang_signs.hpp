@@ -10,20 +10,20 @@
 
 namespace ddprun::rdzv {
 
-/// The signs of a hang that the members of one generation have seen (--hang-notice), of which
-/// people are told once. Where the sign is each node's own, it is told when all others have looked
-/// for it, too: only then is it known who is furthest behind. Nothing is decided by it, and no
-/// record has it. Pure.
+/// The signs of a hang that the members of one generation have seen (--hang-notice); people are
+/// told once. If each node sees only its own sign, people are told after all other nodes have
+/// looked, too: only then is it known which node is furthest behind. The signs decide nothing and
+/// are not recorded. Pure.
 class HangSigns {
 public:
-    /// Of `node`, one of `members`. Later ones of it, and those after take_due(), count nothing.
+    /// `node` is one of `members`. Its later signs, and all signs after take_due(), are ignored.
     void add(Instant now, const NodeId& node, std::size_t members, const HangSeen& seen);
 
     /// When take_due() has something.
     [[nodiscard]] std::optional<Instant> due() const { return due_; }
 
-    /// What is to be told now, if anything: of a sign of the whole job, else of the node that is
-    /// furthest behind.
+    /// Returns the sign that people are to be told now, if any: a sign of the whole job, else that
+    /// of the node that is furthest behind.
     [[nodiscard]] std::optional<HangSeen> take_due(Instant now);
 
 private:

@@ -25,7 +25,7 @@ void remember_departed(Run& run, const Limits& limits, const NodeId& id) {
     run.departed.insert(id);
 }
 
-/// What it means is said by the phase; where no generation lives, nothing.
+/// The phase handles the loss; without a live generation it is ignored.
 void member_lost(Step& step, const Node& node, Instant died_at, const std::string& how) {
     if (const Running* running = std::get_if<Running>(&step.run.phase)) {
         member_lost(step, *running, node, died_at, how);

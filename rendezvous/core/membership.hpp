@@ -6,8 +6,8 @@
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/wire/messages.hpp"
 
-/// Who is here, and who goes: leaving and losses. The same in every phase; what the
-/// loss of a member means to its generation is said by Running and Stopping.
+/// Membership: nodes that leave and nodes that are lost. The same in every phase; Running and
+/// Stopping decide how the loss of a member affects its generation.
 namespace ddprun::rdzv {
 
 class Node;

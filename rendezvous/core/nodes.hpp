@@ -14,7 +14,7 @@
 
 namespace ddprun::rdzv {
 
-/// What a node is to the run at the moment.
+/// The state of a node in the run at the moment.
 enum class Standing {
     Ready,      ///< no workers, a store socket open: may be taken into the next generation
     Unready,    ///< came back with workers of a generation that is over; they must go first
@@ -22,7 +22,7 @@ enum class Standing {
     Member,     ///< belongs to the current generation
 };
 
-/// One node of the run. What indexes depend on is changed through Nodes only.
+/// One node of the run. Fields that indexes depend on change only through Nodes.
 class Node {
 public:
     Join info;                     ///< its last join; of a restored node little more than the name
@@ -38,7 +38,7 @@ public:
 
     [[nodiscard]] Standing standing() const { return standing_; }
     [[nodiscard]] bool is_member() const { return standing_ == Standing::Member; }
-    /// None: cut off, believed alive until its lease ends.
+    /// Nothing while the node is cut off: it is believed alive until its lease ends.
     [[nodiscard]] std::optional<ConnectionId> connection() const { return connection_; }
     /// Meaningless without leases.
     [[nodiscard]] Instant lease_end() const { return lease_end_; }
@@ -84,7 +84,7 @@ public:
     /// How often one has connected: who looks for new ones need not while it is the same.
     [[nodiscard]] std::uint64_t connects() const { return connects_; }
     [[nodiscard]] Node* speaking_on(ConnectionId connection);  ///< null: nobody who has joined
-    /// Who asked for this --node-rank; null: nobody.
+    /// The node that asked for this --node-rank; null: no node did.
     [[nodiscard]] const Node* with_node_rank(int node_rank) const;
 
     /// A ready node that is cut off and has no lease; the one of that name, if it is here.

@@ -21,7 +21,7 @@ void make_ready(Step& step, const NodeId& id) {
     step.run.explain_at = step.now;
 }
 
-/// Who only waited for the job's command can have workers. Who runs it, too, has to end it first.
+/// A node that only waited for the job's command is ready. One that runs it has to end it first.
 void make_waiting_ready(Step& step) {
     for (const NodeId& id : std::set<NodeId>(step.run.nodes.preparing())) {
         if (step.run.nodes.at(id).info.prepares == Prepares::Job) {

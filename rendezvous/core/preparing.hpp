@@ -11,8 +11,8 @@ class Node;
 struct Run;
 struct Step;
 
-/// What must happen before the first workers, once for the job. That it is done is recorded; who
-/// runs it says so itself to the next rendezvous.
+/// Preparation that the job needs once, before its first workers. The record says that it is done;
+/// a node that runs it says so itself to the next rendezvous.
 struct Preparation {
     std::optional<NodeId> by;  ///< runs the job's command; none: nobody does
     bool is_done = false;
@@ -50,7 +50,7 @@ void preparing_failed(Step& step, const Node& node, const Goodbye& message);
 /// has started nobody waits for it.
 void choose_preparer(Step& step);
 
-/// Somebody is waited for who prepares.
+/// The run waits for a node that prepares.
 [[nodiscard]] bool is_preparing(const Run& run);
 
 }  // namespace ddprun::rdzv

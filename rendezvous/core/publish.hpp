@@ -8,14 +8,14 @@
 #include "rendezvous/core/step.hpp"
 #include "rendezvous/events/event.hpp"
 
-/// What happens to the run, for those who watch it: docs/events.md has the events of a rendezvous.
-/// None of them decides anything.
+/// Events of the run, for those who watch it: docs/events.md lists the events of a rendezvous.
+/// Events decide nothing.
 namespace ddprun::rdzv {
 
-/// Of the whole job.
+/// Publishes an event of the whole job.
 void publish(Step& step, EventKind kind, std::vector<EventField> fields = {});
 
-/// Of one node, which `fields` need not name.
+/// Publishes an event of one node, which `fields` need not name.
 void publish(Step& step, EventKind kind, const Join& node, std::vector<EventField> fields = {});
 
 /// A worker failed: when it happened, which may be a while ago.

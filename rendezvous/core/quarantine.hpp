@@ -27,7 +27,7 @@ struct Quarantine {
     bool is_unfit = false;  ///< as it said itself
 };
 
-/// Who is left out, and who began failures lately. At most Limits::nodes_max of each, here or not.
+/// Nodes that are left out, or began failures lately, here or not. At most Limits::nodes_max each.
 class QuarantineList {
 public:
     using Map = std::map<NodeId, Quarantine>;
@@ -48,7 +48,7 @@ public:
 
     /// Forgets those that are over.
     [[nodiscard]] bool has_room_for(const NodeId& id, const Limits& limits, Instant now);
-    /// Where there is room. Its earlier failures are forgotten.
+    /// Needs has_room_for(). Forgets the node's earlier failures.
     void put(const NodeId& id, Quarantine one);
     /// It is left out no more, and nothing that it began counts.
     void release(const NodeId& id);

@@ -57,7 +57,7 @@ void record_phase(const Closed& closed, RunRecord& record) {
     record.verdict = closed.verdict;
 }
 
-/// Of what is kept for those who may come back nothing has changed.
+/// Restoring changed nothing in the state that is kept for nodes that may come back.
 void record_phase(const Restored& restored, RunRecord& record) {
     std::visit([&record](const auto& recorded) { record_phase(recorded, record); },
                restored.recorded);

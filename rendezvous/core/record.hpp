@@ -9,7 +9,7 @@
 #include "rendezvous/core/run.hpp"
 #include "rendezvous/wire/run_record.hpp"
 
-/// What of a run survives the process that decides about it.
+/// Makes the record of a run, and a run from its record, which survives the deciding process.
 namespace ddprun::rdzv {
 
 [[nodiscard]] RunRecord record_of(const JobId& job, const Run& run, Instant now);

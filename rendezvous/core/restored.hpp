@@ -26,7 +26,7 @@ struct Restored {
     Instant since{};
     Instant strangers_wait_until{};
     Instant kept_until{};
-    /// What goes on, with its clocks set forward, once a node of it is back.
+    /// The phase that continues, with its clocks set forward, once one of its nodes is back.
     std::variant<Forming, Running, Stopping> recorded;
 };
 

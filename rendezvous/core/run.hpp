@@ -61,20 +61,20 @@ struct Run {
 
     Preparation preparation;
 
-    // Who comes and goes.
+    // Nodes that come and go.
     std::uint64_t joins = 0;
     std::map<ConnectionId, Departing> departing;  ///< told to go and still connected
     std::set<NodeId> departed;                    ///< left or said goodbye, at most nodes_max
 
-    // What operators have asked for.
+    // Orders that operators have given.
     std::optional<Hold> hold;
     std::optional<int> target_nodes;  ///< no more than these; one of the sizes
 
-    // Of all nodes that have joined.
+    // Sizes of all nodes that have joined.
     int slots_max = 1;    ///< the most that one has
     int workers_max = 0;  ///< the fewest that the workers' store serves; 0: no bound is known
 
-    // What a daemon before this one may have decided.
+    // Decisions that an earlier daemon may have made.
     bool may_be_older = false;  ///< this process knows of no earlier run of the job
     Generation adopted_up_to;   ///< older generations that nodes hold are no news
     /// Joins that wait, unanswered, until it is known which run goes on: each node's last one.
@@ -82,7 +82,7 @@ struct Run {
     /// A restored run somebody is back to: the others may come, with newer news, until then.
     Instant returns_until{};
 
-    // What people are told.
+    // News for people.
     std::vector<TimelineEvent> timeline;
     std::string not_durable;  ///< why the journal has not the last record; empty
     DifferencesTold differences_told;
@@ -95,9 +95,9 @@ struct Run {
 
 [[nodiscard]] bool is_closed(const Run& run);
 [[nodiscard]] std::size_t minimum(const Run& run);  ///< --nnodes MIN
-/// Of two numbers of which 0 means no bound.
+/// The smaller of two bounds, of which 0 means no bound.
 [[nodiscard]] int smaller_bound(int one, int other);
-/// What the workers of this node need of a generation counts from now on.
+/// Counts this node's slots and its bound of workers from now on.
 void learn_size(Run& run, const Join& join);
 /// --nnodes MAX, or what an operator wants, if the workers' store serves so many nodes as large as
 /// the largest that is here; the minimum in any case.

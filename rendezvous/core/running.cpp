@@ -25,7 +25,7 @@ bool is_all_quiet(const Running& running) {
     return running.quiet.size() >= wanted;
 }
 
-/// Who waited for a rank that has finished since may need a moment: each node has its time again.
+/// A node that waited for a rank that has just finished may need a moment: all get a new timeout.
 Instant hang_time(const Run& run, const Running& running, Instant now) {
     Instant at = now;
     if (!running.finished_at) {

@@ -45,14 +45,14 @@ void member_lost(Step& step, const Running& running, const Node& node, Instant d
 /// A member was told to leave: all drain, so that it can go.
 void drain_for_leaver(Step& step, const Running& running, const Node& node, const Leave& message);
 
-/// What the member says of its workers: for how long they have shown no sign of life.
+/// Takes the member's report how long its workers have shown no sign of life.
 void hear_quiet(Step& step, Running& running, Node& node, const Quiet& message);
-/// What the node said of its workers counts no more.
+/// Forgets the node's report that its workers are quiet.
 void forget_quiet(Run& run, const NodeId& id);
 /// Stops the generation when all who have unfinished ranks have been quiet for long enough.
 void stop_if_hung(Step& step, Running& running);
 
-/// What the member has seen of a hang that is only spoken of.
+/// Takes the member's sign of a hang, which is only reported and stops no generation.
 void hear_hang(Step& step, Running& running, const Node& node, const HangSeen& seen);
 /// Has people told of it when its time has come.
 void tell_hang(Step& step, Running& running);

@@ -7,8 +7,8 @@
 
 #include "rendezvous/wire/messages.hpp"
 
-/// Whether the nodes of a job run the same program, Python, torch, NCCL and driver. What a node
-/// does not know of itself is like anything. Nodes with other roles may run other programs.
+/// Whether the nodes of a job run the same program, Python, torch, NCCL and driver. A value that a
+/// node does not know equals any value. Nodes with other roles may run other programs.
 namespace ddprun::rdzv {
 
 struct Run;
@@ -20,8 +20,8 @@ using DifferencesTold = std::map<std::string_view, std::pair<std::string, std::s
 /// Why the node that joins may not be with those who are here, where that is asked; empty: it may.
 [[nodiscard]] std::string objection_as_unlike(const Run& run, const Join& join);
 
-/// Of the generation that has just started: how its nodes differ, told to the first of them and on
-/// the timeline.
+/// Tells how the nodes of the generation that has just started differ: to its first node and on the
+/// timeline.
 void tell_differences(Step& step);
 
 }  // namespace ddprun::rdzv

@@ -54,7 +54,7 @@ void note(Step& step, std::string text) {
     if (timeline.size() >= most) {
         // How it began and how it ended matter most.
         timeline.erase(timeline.begin() + static_cast<std::ptrdiff_t>(most / 2));
-        // Who reads it sees the gap.
+        // The reader sees the gap.
         constexpr std::string_view kGap = "… ";
         if (most / 2 < timeline.size() && !timeline[most / 2].text.starts_with(kGap)) {
             timeline[most / 2].text.insert(0, kGap);

@@ -5,8 +5,8 @@
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/run.hpp"
 
-/// What every transition uses. The phases and their transitions have a header each; none of them is
-/// for other folders.
+/// Tools that every transition uses. The phases and their transitions have a header each; other
+/// folders include none of them.
 namespace ddprun::rdzv {
 
 /// One call of Coordinator::step(): what it was given, what it may change, where effects go.

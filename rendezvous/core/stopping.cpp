@@ -50,7 +50,7 @@ void learn_from(Step& step, const TimedFailure& first) {
         quarantine_if_dispensable(step, first.report.node, first.report.hostname,
                                   "could not execute the program");
     } else if (!evidence.hung) {
-        // Who of those that waited for each other is at fault, nobody knows.
+        // After a hang it is unknown which of the nodes that waited for each other is at fault.
         blame(step, first.report.node, first.report.hostname);
     }
 }
@@ -176,7 +176,7 @@ void complete_evidence(Step& step, Stopping& stopping, const NodeId& id,
     }
 }
 
-/// Of a moment in the end of this generation: it cannot lie before its start.
+/// The age, limited so that the moment lies within this generation, not before its start.
 std::int64_t believed_age(const Step& step, Milliseconds age) {
     const Duration longest = step.now - step.run.current.started_at;
     return std::chrono::duration_cast<Milliseconds>(

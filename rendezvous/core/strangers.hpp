@@ -4,9 +4,9 @@
 #include <map>
 #include <string>
 
-/// Who asked for a job and did not prove that it may join: another secret, another version, with
-/// --insecure beside nodes without. None of it is a node, and no decision depends on it. It is told
-/// to people, who may be waiting for that node.
+/// Peers that asked for a job and did not prove that they may join: with another secret, another
+/// version, or --insecure beside nodes without. A stranger is no node, and no decision depends on
+/// it. People are told, as they may be waiting for that node.
 namespace ddprun::rdzv {
 
 struct Run;

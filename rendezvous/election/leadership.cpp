@@ -33,7 +33,7 @@ EtcdFailed failed(const Error& error) {
     return EtcdFailed{.why = error.what, .is_refused = error.code == ErrorCode::Refused};
 }
 
-// What etcd's answer to each question means.
+// Read etcd's answer to each question.
 
 TermInput answer_to(const LookAtKey& /*asked*/, const std::string& body) {
     const Result<EtcdRange> range = read_range(body);

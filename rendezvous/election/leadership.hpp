@@ -37,10 +37,10 @@ struct LeadershipEvents {
     /// records were read again then, and replace whatever was known.
     std::function<void(std::uint64_t term, std::map<JobId, std::string> records)> leads;
 
-    /// Somebody else leads: "HOST:PORT"; empty: not known (yet). Called on change only.
+    /// Another daemon leads: "HOST:PORT"; empty: not known (yet). Called on change only.
     std::function<void(std::string leader)> follows;
 
-    /// This daemon led and must stop deciding now. What follows is leads() or follows().
+    /// This daemon led and must stop deciding now. Then follows a call of leads() or follows().
     std::function<void(std::string why)> lost;
 
     /// A line for people: etcd cannot be reached, or can again.

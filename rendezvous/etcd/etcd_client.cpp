@@ -25,7 +25,7 @@ const Result<void> kDone;
 
 /// One notification of a watch is far below this.
 constexpr std::size_t kLineBytesMax = std::size_t{64} << 10;
-/// Whatever is no event of a key; more is read piece by piece.
+/// Buffer of an answer that is no event of a key; more is read piece by piece.
 constexpr std::size_t kBufferBytesMax = std::size_t{64} << 10;
 constexpr unsigned kOk = 200;
 

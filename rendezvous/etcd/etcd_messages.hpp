@@ -56,7 +56,7 @@ struct EtcdWatched {
     bool is_cancelled = false;  ///< nothing will come any more
 };
 
-/// What a write depends on: the leader's key is the one that this term created, and the run's key
+/// The condition of a write: the leader's key is the one that this term created, and the run's key
 /// was not changed since (0: it is not there). So neither a former leader's write nor an earlier
 /// one of ours that was held up on the way is carried out late.
 struct EtcdGuard {
@@ -69,7 +69,7 @@ struct EtcdGuard {
 [[nodiscard]] EtcdRequest keep_alive_request(std::int64_t lease);
 [[nodiscard]] EtcdRequest revoke_request(std::int64_t lease);
 [[nodiscard]] EtcdRequest range_request(std::string_view key);
-/// Of the keys from `first` up to, and without, `end`: at most `limit`.
+/// Reads the keys from `first` up to, and without, `end`: at most `limit`.
 [[nodiscard]] EtcdRequest range_request(std::string_view first, std::string_view end,
                                         std::size_t limit);
 /// Creates `key` unless it is there.
@@ -95,7 +95,7 @@ struct EtcdGuard {
 [[nodiscard]] Result<EtcdGuarded> read_guarded(std::string_view body);
 [[nodiscard]] Result<EtcdWatched> read_watched(std::string_view line);
 
-/// What etcd says in the body of a response that is not 200; nothing if it is no such body.
+/// The error in the body of a response that is not 200; nothing if the body holds no error.
 [[nodiscard]] std::optional<std::string> read_error(std::string_view body);
 
 }  // namespace ddprun::rdzv

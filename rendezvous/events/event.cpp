@@ -78,7 +78,7 @@ ordered_json json_of(const FieldValue& value, std::size_t text_bytes_max) {
     return std::get<std::int64_t>(value);
 }
 
-/// What an event says besides its kind and its place in a stream.
+/// Adds an event's own fields: all but its kind and its place in a stream.
 void add_fields(const Event& event, std::size_t text_bytes_max, ordered_json& object) {
     if (event.generation != Generation()) {
         object["generation"] = event.generation.value();
@@ -153,7 +153,7 @@ std::string event_line(const Event& event, std::uint64_t sequence, Milliseconds 
 std::string_view notified_as(const Event& event) {
     const bool is_hang = event.kind == EventKind::HangNotice ||
                          (event.kind == EventKind::Stop && text_of(event, "cause") == "hang");
-    // Of the first generation there is nothing to say why it was formed.
+    // The first generation has no text that says why it was formed.
     const bool is_restart = event.kind == EventKind::Formed && !text_of(event, "text").empty();
     if (is_hang) {
         return "hang";

@@ -11,9 +11,9 @@
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
 
-/// What happens to a run, told as a stream of events: one JSON object a line. docs/events.md is its
-/// specification; programs read it, so names and meanings stay, and a change that breaks a reader
-/// raises kEventSchema.
+/// Events of a run, told as a stream: one JSON object a line. docs/events.md is its specification;
+/// programs read it, so names and meanings stay, and a change that breaks a reader raises
+/// kEventSchema.
 namespace ddprun::rdzv {
 
 inline constexpr int kEventSchema = 1;
@@ -95,12 +95,12 @@ struct Event {
 [[nodiscard]] std::string event_line(const Event& event, std::uint64_t sequence,
                                      Milliseconds unix_time, std::size_t text_bytes_max);
 
-/// What people are told as, if they asked to be told by --notify: "hang", "restart", "spare",
-/// "quarantine" or "verdict". Empty: `event` is none of these.
+/// The word under which --notify tells people of `event`: "hang", "restart", "spare", "quarantine"
+/// or "verdict". Empty: `event` is none of these.
 [[nodiscard]] std::string_view notified_as(const Event& event);
 
-/// Such an event as an object in JSON: `notice` with that word, then the fields that event_line()
-/// has, but those that only a stream has (v, seq, time, mono_ns).
+/// The text of such an event as a JSON object: `notice` with that word, then the fields of
+/// event_line() except those that only a stream has (v, seq, time, mono_ns).
 [[nodiscard]] std::string notified_text(const Event& event, std::size_t text_bytes_max);
 
 }  // namespace ddprun::rdzv

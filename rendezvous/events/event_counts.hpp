@@ -32,8 +32,8 @@ private:
     double sum_seconds_ = 0;
 };
 
-/// What has happened how often in one run, from its first event on. Pure; bounded, as causes and
-/// phases are words of docs/events.md.
+/// Counts the events of one run, from its first one on. Pure; bounded, as causes and phases are
+/// words of docs/events.md.
 class EventCounts {
 public:
     void take(const Event& event);
@@ -41,7 +41,7 @@ public:
     /// Generations after the first, by `cause` of the `stop` before: "failure", "grow", …; "lost"
     /// if there was none.
     [[nodiscard]] const std::map<std::string, std::uint64_t>& restarts() const { return restarts_; }
-    /// Of each restart: "stop" to "first_step", as far as that was told.
+    /// Durations of each restart's phases: "stop" to "first_step", as far as told.
     [[nodiscard]] const std::map<std::string_view, DurationHistogram>& phases() const {
         return phases_;
     }

@@ -5,7 +5,7 @@
 #include "rendezvous/events/event.hpp"
 #include "rendezvous/wire/messages.hpp"
 
-/// What events say of what a rendezvous and its agents tell each other. Pure.
+/// Turns messages between a rendezvous and its agents into the fields of events. Pure.
 namespace ddprun::rdzv {
 
 /// How a worker ended and what is left of it; what it said last is an event of its own.
@@ -13,7 +13,7 @@ namespace ddprun::rdzv {
 [[nodiscard]] std::vector<EventField> fields_of(const Stop& stop);
 [[nodiscard]] std::vector<EventField> fields_of(const Verdict& verdict);
 
-/// What node and rendezvous tell of a hang that is only spoken of.
+/// The event of a node or rendezvous for a hang that is only reported.
 [[nodiscard]] Event hang_event(Instant at, Generation generation, const HangSeen& seen);
 
 }  // namespace ddprun::rdzv

@@ -46,8 +46,8 @@ public:
     /// The line of an event that is kept.
     [[nodiscard]] const std::string& line(std::uint64_t sequence) const;
 
-    /// What passes is no event: it has no number and is not kept, only the last of each `about`.
-    /// For who follows as server-sent events.
+    /// A transient line: not numbered among events; only the newest of each `about` is kept. Read
+    /// by those who follow as server-sent events.
     void pass(const std::string& about, std::string line);
     void drop_passing();
 
@@ -55,7 +55,7 @@ public:
     [[nodiscard]] const std::map<std::uint64_t, std::string>& passing() const { return passing_; }
 
     [[nodiscard]] const TimeUse& time_use() const { return time_use_; }
-    /// Of a whole job; a node's own events are not counted.
+    /// Counts of a whole job; a node's own events are not counted.
     [[nodiscard]] const EventCounts& counts() const { return counts_; }
 
 private:

@@ -2,7 +2,7 @@
 
 namespace ddprun::rdzv {
 
-/// What `/metrics` tells beside the figures of each job.
+/// The details of `/metrics` beside the figures of each job.
 struct FiguresOf {
     bool nodes = false;  ///< of each node
     bool ranks = false;  ///< of each rank

@@ -18,10 +18,10 @@
 
 namespace ddprun::rdzv {
 
-/// What it trains on in a second: of late by its steps, by the samples of all its steps so far.
+/// Samples a second: by the recent time of a step, and the average samples of all its steps.
 [[nodiscard]] std::optional<double> samples_per_second(const RankProgress& rank);
 
-/// Where a node stands in the generation whose progress it tells.
+/// Place of a node in the generation whose progress it tells.
 struct NodeOfRanks {
     NodeId node;
     std::string hostname;
@@ -34,7 +34,7 @@ struct NamedSlowest {
     NodeOfRanks where;
 };
 
-/// What a node has told last. Never changed.
+/// The newest progress that a node has told. Never changed.
 struct NodeTold {
     NodeOfRanks where;
     Instant at{};
@@ -63,10 +63,10 @@ public:
     /// As JSON; empty: none stands out.
     [[nodiscard]] std::string slowest_json() const;
 
-    /// None: they get further, or it is not known.
+    /// Nothing if the ranks get further, or it is not known.
     [[nodiscard]] const std::optional<Stall>& stall() const { return stall_; }
 
-    /// What each rank has told last, in order.
+    /// Visits the newest progress of each rank, in order.
     using Visitor = std::function<void(const NodeOfRanks&, Rank, const RankProgress&)>;
     void visit(const Visitor& visitor) const;
 
@@ -79,16 +79,16 @@ private:
     std::optional<Stall> stall_;
 };
 
-/// What the nodes of one generation have told last of how far their ranks are. Texts are made as
-/// news come, so that an answer about thousands of ranks only puts them together. Pure.
+/// The newest progress of the ranks of one generation, as its nodes told it. Texts are made as news
+/// come, so that an answer about thousands of ranks only puts them together. Pure.
 class RankBoard {
 public:
     /// Takes the news of one node; those of an older generation are forgotten. Those that are not
     /// of the newest one change nothing.
     void take(Instant now, const NodeOfRanks& node, const Progress& progress);
 
-    /// Finds anew whether the ranks get no further, else the slowest one. What was told before
-    /// `since` is forgotten.
+    /// Finds anew whether the ranks get no further, else the slowest one. Forgets progress that was
+    /// told before `since`.
     void judge(Instant now, Instant since);
 
     void clear() { *this = RankBoard(); }

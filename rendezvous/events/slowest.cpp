@@ -9,7 +9,7 @@ namespace ddprun::rdzv {
 namespace {
 
 constexpr double kDeviations = 4;
-/// Of values that are spread as a normal distribution, beside their median deviation.
+/// The standard deviation in median deviations, for values that are spread normally.
 constexpr double kSigmas = 1.4826;
 constexpr double kLeastShare = 0.05;
 /// A look counts for so much in what is of late.
@@ -18,7 +18,7 @@ constexpr int kLooksLeast = 10;
 constexpr double kHardlyWaits = 0.25;
 constexpr double kMostlyWaits = 0.5;
 
-/// Of an even number the lower one: of two ranks the faster is the measure. `values` not empty.
+/// For an even number the lower one: with two ranks, the faster counts. `values` not empty.
 double median_of(std::vector<double> values) {
     const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
     std::nth_element(values.begin(), middle, values.end());

@@ -5,7 +5,7 @@
 
 #include "base/tagged.hpp"
 
-/// Who makes all others wait. Pure.
+/// Finds the rank that makes all others wait. Pure.
 namespace ddprun::rdzv {
 
 /// How one rank spends a step, in nanoseconds of late.
@@ -20,7 +20,7 @@ struct Slowest {
     double cost_share = 0;  ///< of a step, which everybody takes longer because of this rank
 };
 
-/// What one rank did when its node looked, of a program that does not tell how long it waits.
+/// How often one rank waited when its node looked, if its program does not tell how long.
 struct WaitLooks {
     Rank rank;
     int count = 0;          ///< looks so far that told what it did
@@ -29,15 +29,15 @@ struct WaitLooks {
     void add(bool waits);
 };
 
-/// Ranks that train together all make the same number of steps: who is slow is who the others wait
-/// for, because it has more to do of its own in a step. It is named if it stands out from the
-/// median by more than the others are spread (four times their median deviation) and by more than
-/// a twentieth of a step. None: nobody stands out, or fewer than two ranks are known.
+/// Ranks that train together all make the same number of steps: the others wait for the slow one,
+/// because it has more to do of its own in a step. It is named if it stands out from the median by
+/// more than the others are spread (four times their median deviation) and by more than a twentieth
+/// of a step. Returns nothing if no rank stands out, or fewer than two are known.
 [[nodiscard]] std::optional<Slowest> find_slowest(const std::vector<StepTime>& ranks);
 
 /// The one rank that hardly ever waits (a quarter of the looks at most) while each other one does
-/// half of the time or more. Their least share is what it costs. None: there is no such rank, or
-/// some rank was looked at fewer than ten times.
+/// half of the time or more. Their least share is its cost. Returns nothing if no rank is like
+/// that, or some rank was looked at fewer than ten times.
 [[nodiscard]] std::optional<Slowest> find_slowest_by_looks(const std::vector<WaitLooks>& ranks);
 
 }  // namespace ddprun::rdzv

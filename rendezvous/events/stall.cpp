@@ -83,7 +83,7 @@ Ranks those_behind(const Ranks& ranks, const std::optional<std::uint64_t>& least
                : Ranks();
 }
 
-/// Of ranks that are equally far: those for which the others wait; empty: nobody knows.
+/// The ranks, all equally far, for which the others wait; empty: it is not known which.
 Ranks those_to_blame(const Ranks& ranks) {
     std::size_t blame = 0;
     for (const RankSeen* rank : ranks) {
@@ -133,7 +133,7 @@ std::string activities_of(const Ranks& ranks) {
     return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-/// What those do that are not named, if it is one thing: ", the others wait".
+/// The activity of the ranks that are not named, if all do the same: ", the others wait".
 std::string others_text(const Ranks& others) {
     const auto is_other = [&](const RankSeen* rank) {
         return blame_of(rank) != blame_of(others.front());

@@ -30,12 +30,12 @@ struct Culprit {
     std::string text;                   ///< for people; empty: nothing is known
 };
 
-/// Those that are behind, at a lower step than others, are named. Of ranks at one step those are
-/// named of whom it is certain that they do not wait for others: they are stopped, else the kernel
-/// holds them, else they sleep. One that alone computes is named where no GPU is in sight, for
-/// which ranks may wait by computing. Else those are named that wait for the workers' store while
-/// others wait for something else. Nobody is named if all candidates do the same. Ranks that have
-/// ended do not count.
+/// Names the ranks that are behind, at a lower step than others. Among ranks at one step, it
+/// names those that certainly do not wait for others: they are stopped, else the kernel holds
+/// them, else they sleep. One that alone computes is named if no GPU is in sight, for which ranks
+/// may wait by computing. Else it names those that wait for the workers' store while others wait
+/// for something else. No rank is named if all candidates do the same. Ranks that have ended do
+/// not count.
 [[nodiscard]] Culprit find_culprit(const std::vector<RankSeen>& ranks, const WatchLimits& limits);
 
 struct Stall {
@@ -44,10 +44,10 @@ struct Stall {
     std::string text;  ///< all of it, for people
 };
 
-/// None of the ranks has told a step for WatchLimits::stall_after and for stall_steps of its steps,
-/// or for stall_unpaced_after while it is not known how long a step takes. Where none tells steps:
-/// none has written anything for stall_output_after, and not all compute. Ages are those of the
-/// look: news that come seldom make no stall.
+/// All ranks have told no step for WatchLimits::stall_after and for stall_steps of their steps, or
+/// for stall_unpaced_after while it is not known how long a step takes. If no rank tells steps: all
+/// have written nothing for stall_output_after, and not all compute. Ages are those of the look:
+/// news that come seldom make no stall.
 [[nodiscard]] std::optional<Stall> find_stall(const std::vector<RankSeen>& ranks,
                                               const WatchLimits& limits);
 

@@ -114,7 +114,7 @@ void TimeUse::note_joined(Instant at) {
     }
 }
 
-/// Of a job it is the last node's that counts; from then on it waits for others. The node tells how
+/// In a job the last node's event counts; from then on the job waits for others. The node tells how
 /// long ago its workers had ended and that was proven: it has got ready since.
 void TimeUse::note_empty(const Event& event) {
     GenerationTimes* const times = find(event.generation);
@@ -172,7 +172,7 @@ void TimeUse::note_end(GenerationTimes& times, Instant at, const std::string& ca
 
 void TimeUse::form(const Event& event) {
     if (!generations_.empty()) {
-        // Of a node that was replaced while it was away.
+        // Ends the generation of a node that was replaced while it was away.
         note_end(generations_.back(), event.at, {});
         ready_ = ready_ ? std::max(*ready_, *generations_.back().detected) : ready_;
     }
@@ -209,7 +209,7 @@ void TimeUse::add_way(TimeShares& shares, Instant from, std::optional<Instant> r
     (shares.has_trained ? shares.restarting : shares.starting) += until - from - waited;
 }
 
-/// Of a generation that has told its first step: from then on, without its checkpoints.
+/// Training in a generation that has told its first step: from then on, without checkpoints.
 Duration TimeUse::training_in(std::size_t index, Instant now) const {
     const GenerationTimes& times = generations_[index];
     const Duration whole = std::max(end_of(index, now) - *times.first_step, Duration::zero());

@@ -42,7 +42,7 @@ struct GenerationTimes {
     }
 };
 
-/// Where the time of a run went. The first five together are the whole.
+/// How the time of a run was used. The first five together are the whole.
 struct TimeShares {
     Duration starting{};       ///< to the first step of the first generation that trained
     Duration restarting{};     ///< from what ended a generation to the first step of the next
@@ -93,8 +93,8 @@ public:
 
     void take(const Event& event);
 
-    /// What the workers of one node have told so far, which are no events: the last step, and how
-    /// long one of them has stood still for checkpoints since its first step. The most counts.
+    /// Takes the news of one node's workers, which are no events: the last step, and how long one
+    /// of them has stood still for checkpoints since its first step. The largest of each counts.
     void note_told(Generation generation, const std::optional<std::uint64_t>& step,
                    Duration checkpointing);
 

@@ -35,7 +35,7 @@ EndpointAttempt EndpointChoice::next() {
     return attempt;
 }
 
-/// Of several daemons one that is gone must not be waited for long.
+/// With several daemons, a dead one must not be waited for long.
 EndpointAttempt EndpointChoice::attempt_at(const Endpoint& endpoint) const {
     return {.endpoint = endpoint,
             .connect_timeout = has_several()

@@ -37,7 +37,7 @@ public:
 
     [[nodiscard]] EndpointAttempt next();
 
-    /// Nobody answered there as a rendezvous; `is_timed_out`: nor was the attempt refused.
+    /// No rendezvous answered there; `is_timed_out`: the attempt was not refused either.
     void failed(bool is_timed_out);
 
     /// The daemon was asked before, over the connection that is up now, and says nothing any more.
@@ -53,18 +53,18 @@ public:
     /// It said anything else.
     void answered();
 
-    /// `message` is about to be sent. Where several daemons could be asked, a Join or Unfit is told
-    /// who does not answer. Returns how long to wait for the answer to it; none: for ever.
+    /// `message` is about to be sent. With several daemons, a Join or Unfit names the one that does
+    /// not answer. Returns how long to wait for the answer to it; none: for ever.
     [[nodiscard]] std::optional<Milliseconds> asking(AgentMessage& message) const;
 
 private:
-    // What is known against one of the daemons.
+    // The suspicion against one of the daemons.
     struct NothingKnown {};
     /// It fell silent on a connection: is asked out of turn, with little patience.
     struct AskAgain {
         Endpoint endpoint;
     };
-    /// It does not answer: followers are told not to send us there. Where asking it takes long, it
+    /// It does not answer: followers are told not to send us there. If asking it takes long, it
     /// misses so many turns.
     struct Unreachable {
         Endpoint endpoint;

@@ -254,7 +254,7 @@ void JobHost::give_up_waiting(Instant now, HostEffects& out) {
         tell_fault(now, fmt::format("the journal has not answered for {} ms", patience().count()),
                    out);
     }
-    // Who joined meanwhile was not answered, and does not beat before.
+    // The nodes that joined meanwhile were not answered, and do not beat before.
     run_step(now, HeldUp{}, out);
     release(out);
 }

@@ -49,7 +49,7 @@ struct WriteRecord {
     RunRecord record;
 };
 
-/// What a JobHost wants done.
+/// The effects of a JobHost's step.
 struct HostEffects {
     std::vector<Effect> now;  ///< in order
     std::vector<WriteRecord> writes;
@@ -88,7 +88,7 @@ public:
     [[nodiscard]] bool wakes(Instant now, HostEffects& out);
     void judge(Instant now, HostEffects& out);
 
-    /// What became of a write; `fault` is empty if the record is durable.
+    /// The result of a write; `fault` is empty if the record is durable.
     void written(Instant now, std::uint64_t number, const std::string& fault, HostEffects& out);
 
     /// Nothing of it is worth keeping: this object and the record of its run can go.

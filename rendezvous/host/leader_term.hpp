@@ -88,13 +88,13 @@ struct WatchKey {
 };
 /// Read the records of all runs, until leads_until(): RecordsRead or RecordsFailed follows.
 struct ReadRecords {};
-/// Nobody waits for them any more; no answer may come.
+/// The records are needed no more; no answer may come.
 struct StopReading {};
 /// This daemon decides from now on.
 struct BeginLeading {
     std::uint64_t term = 0;
 };
-/// It decides no more. Whatever it was told and has not acted on is void: agents say it again.
+/// It decides no more. Messages that it has not acted on are void: agents say them again.
 struct EndLeading {
     std::string why;
 };
@@ -136,7 +136,7 @@ public:
     [[nodiscard]] bool is_leading(Instant now) const;
     /// The believed end of the lease with the key; Instant::min() without the key.
     [[nodiscard]] Instant leads_until() const;
-    /// What to give up when this daemon is stopped; none: there is no lease.
+    /// The lease to give up when this daemon is stopped; none: it has no lease.
     [[nodiscard]] std::optional<std::int64_t> lease() const;
 
 private:
@@ -145,8 +145,8 @@ private:
         Instant asked_at{};  ///< for it, or for the last prolongation
         Instant until{};     ///< believed
     };
-    // Where it stands. One question is under way in Looking, Granting, Taking, Regaining and
-    // Leaving, and in Holding from `asked_at` on.
+    // The state. One question is under way in Looking, Granting, Taking, Regaining and Leaving, and
+    // in Holding from `asked_at` on.
     struct Looking {};
     struct Granting {
         Instant asked_at{};

@@ -23,7 +23,7 @@ public:
         Wait,    ///< no word until somebody leads
     };
 
-    /// Nobody is sent to the daemon that he has just asked in vain.
+    /// Never sends an agent to the daemon that it has just asked in vain.
     [[nodiscard]] Answer arrives(ConnectionId connection, const Join& join);
     /// One that is not fit does not wait here: without an answer it asks again.
     [[nodiscard]] Answer arrives(const Unfit& unfit) const;
@@ -32,7 +32,7 @@ public:
         return waiting_.contains(connection);
     }
 
-    /// That daemon leads now, nobody if empty. Who has waited is sent there.
+    /// `leader` leads now, or no daemon if empty. Returns the waiting agents to send there.
     [[nodiscard]] std::vector<ConnectionId> follow(const std::string& leader);
     /// This daemon leads now, and who has waited joins here.
     [[nodiscard]] std::map<ConnectionId, Join> take_all() { return std::exchange(waiting_, {}); }

@@ -9,14 +9,14 @@
 
 namespace ddprun::rdzv {
 
-/// What a leader's write to etcd depends on: etcd carries it out only if the leader's key was made
-/// at `term` and the record's key was changed last at `mod_revision` (0: it is not there).
+/// The condition of a leader's write: etcd carries it out only if the leader's key was made at
+/// `term` and the record's key was changed last at `mod_revision` (0: it is not there).
 struct WriteGuard {
     std::optional<std::uint64_t> term;  ///< none only where that mistake is planted
     std::uint64_t mod_revision = 0;
 };
 
-/// What etcd answered to such a write.
+/// Answer of etcd to such a write.
 struct GuardedAnswer {
     bool is_done = false;
     std::uint64_t revision = 0;                ///< done: of the change

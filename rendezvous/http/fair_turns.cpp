@@ -23,7 +23,7 @@ void FairTurns::leave(Place& place) {
     }
 }
 
-/// What is posted comes after what the loop has found to do meanwhile.
+/// A posted call runs after the work that the loop has found meanwhile.
 void FairTurns::go_on() {
     for (std::size_t i = 0; i < at_once_ && !line_.empty(); ++i) {
         Place& place = *line_.front();

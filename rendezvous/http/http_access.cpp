@@ -85,7 +85,7 @@ Result<void> check_site(const HttpCaller& caller) {
     return {};
 }
 
-/// What a form of a page can send without asking first has another type.
+/// Requires JSON, which a page's form cannot send without a preflight request.
 Result<void> check_type_of_order(const HttpCaller& caller) {
     constexpr std::string_view kJson = "application/json";
     if (!caller.content_type.starts_with(kJson)) {

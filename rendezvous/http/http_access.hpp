@@ -19,7 +19,7 @@ struct HttpAccess {
     bool has_tls = false;  ///< other machines are answered inside TLS only
 };
 
-/// Where a request comes from, and the headers that tell more; empty: there is none.
+/// Source of a request, and the headers that tell more; empty: there is none.
 struct HttpCaller {
     bool is_on_this_machine = false;  ///< its address is one of this machine's
     bool is_hidden = false;           ///< inside TLS
@@ -30,7 +30,7 @@ struct HttpCaller {
     std::string_view fetch_site;  ///< Sec-Fetch-Site: whose page asks, as a browser tells
 };
 
-/// What is sent as `Authorization: Bearer ` to show it. Never write it anywhere else.
+/// The text after `Authorization: Bearer ` that proves the token. Never write it anywhere else.
 [[nodiscard]] std::string http_token_of(const JobSecret& token);
 
 /// The same of operators: derived, so that whoever reads it on its way does not have their secret.

@@ -30,7 +30,7 @@ Error bad_value(std::string_view path, std::string_view what) {
             fmt::format("{}: {} takes {}", printable(what, kShownColumns), path, takes)};
 }
 
-/// None: the page has no such file.
+/// Returns null if the page has no such file.
 const PageFile* page_file(std::string_view path) {
     const auto files = page_files();
     const auto found = std::find_if(files.begin(), files.end(),

@@ -39,8 +39,8 @@ constexpr const char* kPagePolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Who is at the other end of a Unix socket, for people; none: neither this user nor root, who may
-/// read this process's memory anyway.
+/// The user at the other end of a Unix socket, for people; none: neither this user nor root, who
+/// may read this process's memory anyway.
 std::optional<std::string> owner_at(int socket) {
     ucred peer{};
     socklen_t size = sizeof(peer);
@@ -87,7 +87,7 @@ bool is_of_this_machine(const asio::ip::tcp::socket& socket) {
     return !failure && (peer.is_loopback() || peer == socket.local_endpoint(failure).address());
 }
 
-/// What every answer says of its body, which nobody keeps and nobody takes for something else.
+/// Headers of every answer with a body: no cache keeps it, and no browser guesses its type.
 template <typename Answer>
 void describe(Answer& answer, std::string_view type) {
     answer.set(http::field::content_type, {type.data(), type.size()});
@@ -337,7 +337,7 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
     co_return is_sent;
 }
 
-/// Who may not give one is sent away before its body is read.
+/// Rejects unauthorised orders before reading the body.
 asio::awaitable<bool> HttpServer::take_order(Session& session, boost::beast::flat_buffer& buffer,
                                              HeadParser& head) {
     Result<OperatorOrder> order = judge_order(head.get(), session.way, access_, limits_);
@@ -484,7 +484,7 @@ asio::awaitable<bool> HttpServer::send_page(Session& session, const PageFile& fi
     co_return !failure && keeps;
 }
 
-/// Of an answer in pieces, of which none waits for the next.
+/// Begins an answer in pieces, none of which waits for the next.
 asio::awaitable<bool> HttpServer::begin_stream(Session& session, const char* type) {
     http::response<http::empty_body> answer;
     describe(answer, type);

@@ -37,13 +37,13 @@
 
 namespace ddprun::rdzv {
 
-/// Of whom an HttpServer tells. Failure is what the request is answered with: NotFound, there is no
-/// such job; Unreachable, somebody else knows.
+/// The source of an HttpServer's answers. Failure becomes the answer to the request: NotFound,
+/// there is no such job; Unreachable, another daemon knows.
 class Watched {
 public:
     virtual ~Watched() = default;
 
-    /// Of `job`; empty: of the only one. Kept as long as somebody reads it.
+    /// Events of `job`; empty: of the only one. Kept as long as a reader has the pointer.
     [[nodiscard]] virtual Result<std::shared_ptr<const EventLog>> events(
         const std::string& job) = 0;
 
@@ -56,37 +56,37 @@ public:
     /// Figures in Prometheus' text format; `watchers` are connected.
     [[nodiscard]] virtual Result<MakeText> metrics(FiguresOf extent, std::size_t watchers) = 0;
 
-    /// Somebody follows the events of `job` as server-sent events, and has taken what there was.
+    /// A watcher follows the events of `job` as server-sent events, and has taken all so far.
     virtual void follows(const std::string& /*job*/) {}
 
-    /// Somebody wants to read what workers of `job` have written, or where they are; names that.
-    /// Failure as above.
+    /// A watcher wants to read what workers of `job` have written, or where they are. Returns the
+    /// reading's number; Failure as above.
     [[nodiscard]] virtual Result<std::uint64_t> read_workers(const std::string& job,
                                                              const ReadWorkers& question) = 0;
-    /// What has come of it since the last time; empty: nothing, until published(). None: it is
-    /// over.
+    /// The text that came since the last call; empty: none until published(). Nullopt: the reading
+    /// is over.
     [[nodiscard]] virtual std::optional<std::string> take_read(std::uint64_t reading) = 0;
-    /// Nobody takes it any more. After the end, too.
+    /// The watcher takes no more. Called after the end, too.
     virtual void end_reading(std::uint64_t reading) = 0;
 
     /// Hears what becomes of an order; Failure as above.
     using OrderAnswer = std::function<void(const Result<OperatorReply>&)>;
     /// An operator asks for something; `from` is told to people. Answered once, when it is durable.
-    /// Where nothing is decided there is nobody to ask.
+    /// A process that decides nothing answers with a failure.
     virtual void obey(const OperatorOrder& order, const std::string& from, OrderAnswer answer) = 0;
 };
 
-/// Answers watchers on a Unix socket, this user's and root's, and whoever is handed to adopt().
-/// `GET /status` is answered with the state, `GET /events` with the events, `GET /logs`
-/// and `/stacks` with what workers have written and where they are, `GET /metrics` with figures,
-/// `GET /` with a page that shows them (http_request.hpp), an operator's `POST /jobs/JOB/ACTION`
-/// with what becomes of it (order_request.hpp): on a port, who shows that he is one. Nobody can
-/// hold it up: a watcher that does not take what it was sent within Limits::http_timeout, or falls
+/// Answers watchers on a Unix socket, this user's and root's, and those handed to adopt(). The
+/// answer to `GET /status` is the state, to `GET /events` the events, to `GET /logs` and
+/// `/stacks` what workers have written and where they are, to `GET /metrics` figures, to `GET /`
+/// a page that shows them (http_request.hpp), to an operator's `POST /jobs/JOB/ACTION` the
+/// order's outcome (order_request.hpp): on a port, the operator has to prove it. No watcher can
+/// hold it up: one that does not take what it was sent within Limits::http_timeout, or falls
 /// behind the events that are kept, is dropped. Only a request that was admitted takes one of the
-/// WatcherPlaces; without a free one it is answered if the answer ends, and the connection closed.
-/// However many there are, the loop does at most WatchLimits::watchers_at_once small pieces of work
-/// for them in one turn, and long texts are made on another thread. Costs nothing while nobody
-/// watches.
+/// WatcherPlaces; without a free one it is answered if the answer ends, and the connection
+/// closed. However many there are, the loop does at most WatchLimits::watchers_at_once small
+/// pieces of work for them in one turn, and long texts are made on another thread. Costs nothing
+/// while nobody watches.
 ///
 /// On the thread of `io`; outlives the run of the loop, as Watched does.
 class HttpServer {
@@ -183,7 +183,7 @@ private:
     boost::asio::awaitable<bool> await_place(Session& session);
     boost::asio::awaitable<bool> send_batch(Session& session, const std::string& batch);
     boost::asio::awaitable<bool> send_error(Session& session, const Error& error, bool keeps);
-    /// What one who follows is to be told next.
+    /// The next lines of a watcher that follows.
     struct Place {
         std::uint64_t next = 1;
         std::uint64_t next_passing = 1;  ///< only of server-sent events

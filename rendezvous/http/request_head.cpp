@@ -67,7 +67,7 @@ Result<OperatorOrder> judge_order(const http::request_header<http::fields>& head
     if (!order) {
         return order;
     }
-    // Who may open a run's own socket may end the run anyway; a browser must mean it.
+    // A user who may open a run's own socket may end the run anyway; a browser must mean it.
     const Result<void> admitted =
         way.is_on_this_machine ? admit_operator(access, caller) : admit_owner(access, caller);
     return admitted ? order : admitted.error();

@@ -16,7 +16,7 @@
 namespace ddprun::rdzv {
 
 /// Makes texts that take long, one after the other on a thread of its own, which the first one
-/// starts. Who wants the same at the same time gets the same. On the thread of `io`, which outlives
+/// starts. Equal wishes at the same time get the same text. On the thread of `io`, which outlives
 /// this.
 class TextMaker {
 public:

@@ -18,7 +18,7 @@
 
 namespace ddprun::rdzv {
 
-/// What a leader may rely on while it writes.
+/// Facts that a leader may rely on while it writes.
 struct EtcdTerm {
     std::uint64_t revision = 0;                    ///< create_revision of the leader's key
     std::map<JobId, std::uint64_t> mod_revisions;  ///< of the runs that are there
@@ -36,7 +36,7 @@ public:
                 const Limits& limits);
 
     void begin_term(EtcdTerm term);
-    /// What waits fails.
+    /// Waiting writes fail.
     void end_term();
     /// Nothing is called back any more.
     void close();

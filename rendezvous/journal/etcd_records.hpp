@@ -14,7 +14,7 @@
 
 namespace ddprun::rdzv {
 
-/// Where this daemon's competition keeps things in etcd.
+/// Keys of this daemon's competition in etcd.
 struct EtcdKeys {
     std::string leader;  ///< who leads: "HOST:PORT", bound to its lease
     std::string runs;    ///< what the key of each run begins with; its job id follows

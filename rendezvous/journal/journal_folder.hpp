@@ -19,7 +19,7 @@ public:
 
     /// How many daemons in a row have called note_start() and never note_settled().
     [[nodiscard]] int starts_without_settling() const;
-    /// Neither is worth failing for: what is lost by a full disk is a count.
+    /// Both ignore failures: a full disk costs only a count.
     void note_start(int number) const;
     void note_settled() const;
 

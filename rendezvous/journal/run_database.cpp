@@ -26,7 +26,7 @@ constexpr const char* kSchema =
     "PRAGMA user_version = 1;"
     "CREATE TABLE runs(job TEXT PRIMARY KEY, record BLOB NOT NULL, checksum INTEGER NOT NULL);";
 
-/// Of the name too, so that a record under another run's name is found out.
+/// Covers the name too, so that a record under another run's name is found out.
 std::int64_t checksum_of(std::string_view job, std::string_view record) {
     const XXH64_hash_t seed = XXH64(job.data(), job.size(), 0);
     return static_cast<std::int64_t>(XXH64(record.data(), record.size(), seed));
@@ -77,7 +77,7 @@ Result<std::unique_ptr<RunDatabase>> RunDatabase::open(const std::string& path) 
         return is_new.error();
     }
     if (*is_new) {
-        // Of a database that was deleted.
+        // Files of a database that was deleted.
         ::unlink((path + "-wal").c_str());
         ::unlink((path + "-shm").c_str());
     }
@@ -108,7 +108,7 @@ RunDatabase::RunDatabase(Database database, std::string path)
 RunDatabase::~RunDatabase() {
     const Result<std::string> has_runs = ask("SELECT EXISTS (SELECT 1 FROM runs)");
     if (has_runs && *has_runs == "0") {
-        // Nobody waits for the disk so that a log without runs becomes a database without runs.
+        // Closing must not wait for the disk only to turn a log without runs into a database.
         sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
     }
 }
@@ -128,7 +128,7 @@ Result<void> RunDatabase::begin(bool is_new) {
         }
     }
     if (is_new) {
-        // Nobody has been answered yet, so nothing in it can be lost: the disk is waited for once,
+        // No message was answered yet, so nothing in it can be lost: the disk is waited for once,
         // and not for each of the steps.
         if (const Result<void> done = run("PRAGMA synchronous = OFF"); !done) {
             return done.error();
@@ -255,7 +255,7 @@ Result<void> RunDatabase::apply(const RunChanges& changes) {
         done = run("COMMIT");
     }
     if (!done && sqlite3_get_autocommit(database_.get()) == 0) {
-        // What matters is the first failure.
+        // The first failure is returned.
         static_cast<void>(run("ROLLBACK"));
     }
     return done;

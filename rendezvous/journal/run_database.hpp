@@ -15,7 +15,7 @@ struct sqlite3_stmt;
 
 namespace ddprun::rdzv {
 
-/// What shall become of runs: a new record, or none.
+/// Changes of runs: each gets a new record, or none.
 using RunChanges = std::map<JobId, std::optional<std::string>>;
 
 /// The journal's SQLite database: one row per run. Every call blocks as long as the disk does. Used

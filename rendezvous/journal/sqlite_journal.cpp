@@ -61,7 +61,7 @@ public:
     ~SqliteJournal() override {
         life_->is_over = true;
         life_->work.reset();
-        // What waits has its turn before this.
+        // Waiting calls have their turn before this.
         asio::post(io_, [this] {
             settle();
             work_.reset();

@@ -23,7 +23,7 @@ struct JobFigures {
     std::optional<RanksTold> ranks;  ///< none: nothing is known of them
 };
 
-/// What a daemon has for Prometheus.
+/// Figures of a daemon for Prometheus.
 struct DaemonFigures {
     std::vector<JobFigures> jobs;
     std::size_t watchers = 0;  ///< over HTTP

@@ -219,7 +219,7 @@ constexpr double kPermille = 1000;
 constexpr double kMillisecondsPerSecond = 1000;
 constexpr double kMilliwattsPerWatt = 1000;
 
-/// Of jobs whose ranks tell steps: all take equally many of them.
+/// Adds the progress of jobs; ranks that tell steps all take equally many of them.
 void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
     Family step("ddprun_job_step", "The last training step that all ranks have told.");
     Family pace("ddprun_job_steps_per_second", "Training steps that the job makes, of late.");
@@ -279,7 +279,7 @@ void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigu
     }
 }
 
-/// Of the workers' stores on the node that has rank 0.
+/// Adds the counts of the workers' stores on the node that has rank 0.
 void add_store(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
     Family counts("ddprun_store_operations_total", "Requests that the workers' store has answered.",
                   MetricType::Counter);

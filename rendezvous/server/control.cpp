@@ -20,7 +20,7 @@ namespace ddprun::rdzv {
 
 namespace {
 
-/// What is known of its ranks, in short.
+/// Adds the known pace of the job's ranks, in short.
 void add_pace(JobStatus& job, const RankBoard& board) {
     for (NodeStatus& node : job.nodes) {
         const NodeTold* told = board.told(node.node);
@@ -83,7 +83,7 @@ std::string status_body(const JobId& wanted, const Jobs& jobs, const ProgressWat
     StatusExtent extent{.nodes_max = limits.status_nodes_max,
                         .events_max = limits.timeline_events_max};
     std::size_t jobs_max = limits.jobs_max;
-    // What does not fit is left out by halves: nodes, then events, then jobs.
+    // If the body is too large, it halves first the nodes, then the events, then the jobs.
     for (;;) {
         std::string body = encode(status_of_jobs(wanted, jobs, progress, now, jobs_max, extent));
         if (body.size() <= limits.frame_bytes_max) {
@@ -101,7 +101,7 @@ std::string status_body(const JobId& wanted, const Jobs& jobs, const ProgressWat
 
 namespace {
 
-/// What HTTP tells of one job.
+/// One job in the form that HTTP tells.
 struct WholeJob {
     JobStatus status;
     std::optional<RanksTold> ranks;

@@ -12,14 +12,14 @@
 
 namespace ddprun::rdzv {
 
-/// How `wanted` stands, or all jobs if it is empty, as a StatusReply that fits into one frame. What
-/// does not fit is left out, and counted.
+/// Status of `wanted`, or of all jobs if it is empty, as a StatusReply that fits into one frame.
+/// Parts that do not fit are left out, and counted.
 [[nodiscard]] std::string status_body(const JobId& wanted, const Jobs& jobs,
                                       const ProgressWatch& progress, const Limits& limits);
 
 /// The same for HTTP: each job also with its `ranks`, the `slowest` of them, and `time`
-/// (docs/events.md); a frame need not take it. What makes the line of how things stand now, on any
-/// thread.
+/// (docs/events.md); a frame need not take it. The returned function makes the line about the
+/// present state, on any thread.
 [[nodiscard]] std::function<std::string()> status_text(const JobId& wanted, const Jobs& jobs,
                                                        const ProgressWatch& progress,
                                                        const Limits& limits);

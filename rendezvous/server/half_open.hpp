@@ -18,8 +18,8 @@ namespace ddprun::rdzv {
 /// One address has at most Limits::half_open_per_source_max of them, all have
 /// Limits::half_open_max. The clients that a store on this port expects come on top, for the
 /// addresses that they are expected from. A connection makes room for a newer one of its address;
-/// when all are full, one of the address that is furthest beyond what was expected of it. None does
-/// before it is Limits::half_open_grace old: whoever speaks at once gets through.
+/// when all are full, one of the address furthest beyond its allowance does. A connection younger
+/// than Limits::half_open_grace never has to: a peer that speaks at once gets through.
 class HalfOpen {
 public:
     explicit HalfOpen(const Limits& limits) : limits_(limits) {}

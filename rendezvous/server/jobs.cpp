@@ -137,7 +137,7 @@ void Jobs::answer(std::uint64_t order, const OperatorReply& reply) {
     }
 }
 
-/// Whoever decides next may not know of them.
+/// The next daemon that decides may not know of these orders.
 void Jobs::refuse_orders_of(const JobId& id) {
     std::vector<std::uint64_t> numbers;
     for (const auto& [number, pending] : orders_) {
@@ -209,7 +209,7 @@ void Jobs::stop() {
     }
 }
 
-/// Who follows it has heard all.
+/// Each follower of the job's events has heard all.
 void Jobs::remove(const JobId& id) {
     const auto found = jobs_.find(id);
     found->second->events->close();
@@ -326,7 +326,7 @@ void Jobs::forget(const JobId& id) {
     remove(id);
 }
 
-/// Who was not fit for a job that nobody has joined is not worth turning another job away.
+/// An unfit node's message, for a job without a run, must not turn another job away.
 void Jobs::forget_one_without_run() {
     const auto found = std::find_if(jobs_.begin(), jobs_.end(), [](const auto& job) {
         return job.second->host.coordinator().run() == nullptr;

@@ -21,7 +21,7 @@
 
 namespace ddprun::rdzv {
 
-/// Where a daemon's runs are kept, and what a record that cannot be written means.
+/// The journal of a daemon's runs, and the effect of a record that cannot be written.
 struct Durable {
     Journal* journal = nullptr;  ///< none: nothing is kept
     bool is_strict = false;      ///< Keeping::Strictly
@@ -36,8 +36,8 @@ struct NewsHooks {
     std::function<void()> news;  ///< there is more for who watches
 };
 
-/// What coordinators make the daemon do. None of these may call Jobs again before it returns,
-/// except read_ready.
+/// Acts that coordinators make the daemon do. No hook except read_ready may call Jobs again before
+/// it returns.
 struct JobHooks {
     std::function<void(ConnectionId, const RendezvousMessage&)> send;
     std::function<void(ConnectionId, const std::string& reason)> close;
@@ -81,10 +81,10 @@ public:
     /// Null: there is none.
     [[nodiscard]] const Run* run(const JobId& job) const;
 
-    /// What has happened to its newest run, as far as this process saw it. Null: there is none.
+    /// Events of its newest run, as far as this process saw them. Null: there is none.
     [[nodiscard]] std::shared_ptr<const EventLog> events(const JobId& job) const;
 
-    /// What a node of it has told of its workers, as EventLog::note_told().
+    /// Takes the news of a node about its workers, as EventLog::note_told().
     void note_told(const JobId& job, const Reached& reached);
 
     /// A line for who follows its events, as EventLog::pass(), and the end of such.
@@ -92,7 +92,7 @@ public:
     void drop_passing(const JobId& job);
 
     [[nodiscard]] std::size_t size() const { return jobs_.size(); }
-    /// Somebody has joined one; who is not fit has not.
+    /// A node has joined a job; unfit nodes do not count.
     [[nodiscard]] bool has_had_any() const { return has_had_any_; }
     [[nodiscard]] bool are_all_done() const;
 

@@ -63,7 +63,7 @@ struct LogWriter::State {
         }
     }
 
-    /// Nobody can be told that a log cannot be written: what fails is left out.
+    /// A failed write of the log cannot be reported anywhere: the rest is left out.
     void write_whole(std::string_view text) const {
         while (!text.empty()) {
             const ssize_t count = ::write(own_fd.get(), text.data(), text.size());

@@ -42,7 +42,7 @@ public:
     /// No job has a store here any more.
     void release();
 
-    /// Nobody has.
+    /// Closes the store, everybody's too.
     void close();
 
     [[nodiscard]] bool is_served() const;

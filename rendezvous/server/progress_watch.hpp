@@ -27,7 +27,7 @@ class ProgressWatch {
 public:
     ProgressWatch(boost::asio::io_context& io, Jobs& jobs, NewsHooks hooks);
 
-    /// Somebody looks at `job` now; empty: at all.
+    /// A reader looks at `job` now; empty: at all.
     void look(const JobId& job);
 
     /// The same, and calls `answer` when that is judged what nodes have told: within this call if
@@ -35,10 +35,10 @@ public:
     /// stop() drops it.
     void look(const JobId& job, std::function<void()> answer);
 
-    /// What that node has told.
+    /// Takes the progress that the node has told.
     void hear(const JobId& job, ConnectionId connection, const Progress& progress);
 
-    /// What is known of its current generation; null: nothing.
+    /// The board of its current generation; null: nothing is known.
     [[nodiscard]] const RankBoard* board(const JobId& job) const;
 
     void stop();
@@ -54,7 +54,7 @@ private:
         std::set<NodeId> passing;              ///< the news of this round, in pieces
     };
 
-    /// Who looks, and waits for the first news.
+    /// A reader that waits for the first news.
     struct Looking {
         JobId job;
         std::function<void()> answer;

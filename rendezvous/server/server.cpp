@@ -205,8 +205,8 @@ asio::awaitable<void> Server::carry(Session& session) {
     }
 }
 
-// Who has proved itself and joins nothing would keep a daemon that ends when idle for ever. One
-// whose machine is still being checked comes again, and finds the daemon: see ended().
+// A peer that proves itself and joins nothing would keep a daemon that ends when idle for ever. A
+// node whose machine is still being checked returns, and finds the daemon: see ended().
 void Server::expect_join(Session& session) {
     session.deadline.expires_after(options_.limits.join_deadline);
     session.deadline.async_wait([this, &session](error_code cancelled) {
@@ -224,7 +224,7 @@ void Server::expect_join(Session& session) {
 
 // ---------------------------------------------------------------------------------------- messages
 
-/// What a connection may say is settled by its role.
+/// The role of a connection decides which messages it may send.
 std::function<void(std::string_view)> Server::listener_of(Session& session) {
     switch (session.handshake.role()) {
         case PeerRole::Agent:
@@ -267,8 +267,8 @@ void Server::take(Session& session, std::string_view body) {
     }
 }
 
-// Who only asks is no agent of any job, and an agent asks nothing. The first one of a minute waits
-// until the nodes have told how far their ranks are; it may be gone by then.
+// A connection that asks is no agent of any job, and an agent asks nothing. The first question of a
+// minute waits until the nodes have told how far their ranks are; its asker may be gone by then.
 void Server::answer(Session& session, std::string_view question) {
     if (lobby_) {
         send_to_leader(session);

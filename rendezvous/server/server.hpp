@@ -66,8 +66,8 @@ struct ServerOptions {
 /// before it has joined.
 ///
 /// Outlives the loop, as its coroutines and handlers refer to it: it is destroyed when the loop
-/// does not run any more, and before the loop. Who destroys it earlier calls stop() first and then
-/// lets the loop run until no handler is ready. Once it has ended it holds no more work on `io`.
+/// does not run any more, and before the loop. An earlier destruction needs stop() first, and the
+/// loop must run until no handler is ready. A server that has ended holds no more work on `io`.
 class Server {
 public:
     Server(boost::asio::io_context& io, ServerOptions options);
@@ -80,7 +80,7 @@ public:
     // With is_one_of_several:
 
     /// This daemon decides from now on, about the runs of `records`, as long as `may_decide` says
-    /// so. What it cannot write to `journal` it does not tell.
+    /// so. A decision that it cannot write to `journal` is not told.
     void lead(Journal& journal, const std::map<JobId, std::string>& records,
               std::function<bool(Instant)> may_decide);
 

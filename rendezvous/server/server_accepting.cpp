@@ -255,7 +255,7 @@ void Server::open_session(ConnectionId id, Instant since, UniqueFd fd) {
                    asio::detached);
 }
 
-/// None: it was turned away.
+/// Returns nothing if the connection was turned away.
 std::optional<tcp::socket> Server::take_socket(ConnectionId id, UniqueFd fd) {
     sockaddr_storage address{};
     socklen_t size = sizeof address;

@@ -17,7 +17,7 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// Who speaks on a new connection, but for the store's clients.
+/// The protocol of a new connection, apart from the store's clients.
 enum class Protocol { Agent, Tls, Unknown };
 
 constexpr char kStoreByte = '\0';  // VALIDATE, with which PyTorch's clients begin

@@ -108,7 +108,7 @@ std::optional<std::string> WorkersReading::take(std::uint64_t number) {
     }
     Reading& reading = found->second;
     std::string taken = std::exchange(reading.waiting, {});
-    // Who looks in vain, for the news of others, gives nobody more time.
+    // A take() in vain, on news of other readers, gives no node more time.
     if (!reading.owed.empty()) {
         reading.answer_by = now_here() + limits_.read_answer_timeout;
     }
@@ -224,7 +224,7 @@ void WorkersReading::arm() {
     timer_.set(first == Instant::max() ? std::nullopt : std::optional(first));
 }
 
-/// Who does not answer in turn holds up nobody for longer. Who has, and is not taken from, waits.
+/// A node that does not answer its turn is dropped. A node whose answer is not taken yet waits.
 void WorkersReading::judge() {
     const Instant now = now_here();
     for (auto& [number, reading] : readings_) {

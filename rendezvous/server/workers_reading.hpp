@@ -21,9 +21,9 @@
 
 namespace ddprun::rdzv {
 
-/// What the workers of jobs have written, or where they are, for who asks: has their nodes send it,
-/// by turns in the order of ranks, or all at once who are followed. Of each node at most one piece
-/// waits here until it is taken. Nothing is sent while nobody reads. On the thread of `io`; `jobs`
+/// Logs and stacks of the workers of jobs, for readers: has their nodes send them, by turns in the
+/// order of ranks, or all at once if they are followed. At most one piece of each node waits here
+/// until it is taken. Nodes send nothing while no reader asks. On the thread of `io`; `jobs`
 /// outlives it.
 class WorkersReading {
 public:
@@ -33,13 +33,13 @@ public:
     /// Unreachable: Limits::readers_max read already.
     [[nodiscard]] Result<std::uint64_t> begin(const JobId& job, const ReadWorkers& question);
 
-    /// What has come since the last time; empty: nothing yet. None: that was all.
+    /// Text that came since the last take(); empty: none so far. Null: that was all.
     [[nodiscard]] std::optional<std::string> take(std::uint64_t reading);
 
-    /// Nobody takes anything any more.
+    /// The reader takes no more pieces.
     void end(std::uint64_t reading);
 
-    /// What the node on that connection has told.
+    /// Takes a piece from the node on that connection.
     void hear(ConnectionId connection, const WorkersRead& piece);
     /// There is nobody on it any more.
     void ended(ConnectionId connection);

@@ -47,7 +47,7 @@ Connection::Connection(Socket socket, const Limits& limits)
 }
 
 void Connection::tune() {
-    // None of these matters enough to refuse a connection over.
+    // A failure of these options is no reason to refuse a connection.
     error_code ignored;
     socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
     const int fd = socket_.native_handle();
@@ -55,9 +55,9 @@ void Connection::tune() {
     // over. For streams as thin as ours the kernel can leave the time between tries as it is.
     const int on = 1;
     ::setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
-    // Who waits for a leader to be known, or whose machine is being checked, neither beats nor is
-    // told anything: the kernel asks for it. With a time that is over before the first question it
-    // would ask only once.
+    // An agent that waits for a known leader, or whose machine is being checked, neither beats nor
+    // is told anything: the kernel asks for it. With a time that is over before the first question
+    // it would ask only once.
     limit_silence(limits_.keepalive_after + kQuestions * limits_.keepalive_interval);
     ask_when_silent(fd, limits_);
     socket_.non_blocking(true, ignored);

@@ -161,7 +161,7 @@ asio::awaitable<Result<SessionKeys>> Dialer::prove() {
     if (!moved) {
         co_return handshake_error(moved.error());
     }
-    // Whatever else serves there may send less than an answer and wait: the first bytes tell.
+    // Another kind of server may send less than an answer and wait: the first bytes tell.
     std::array<char, kAnswerBytes> answer{};
     moved = co_await connection_->read_exactly(answer.data(), kMagic.size());
     if (!moved) {

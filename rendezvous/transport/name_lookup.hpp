@@ -26,8 +26,8 @@ public:
     NameLookup(const NameLookup&) = delete;
     NameLookup& operator=(const NameLookup&) = delete;
 
-    /// Of `host`, which may be an address. Waits for the answer until `until`; a question that took
-    /// too long is not asked anew by the next call, but waited for again. One at a time.
+    /// Looks up `host`, which may be an address. Waits for the answer until `until`; a question
+    /// that took too long is not asked anew by the next call, but waited for again. One at a time.
     [[nodiscard]] boost::asio::awaitable<Answer> resolve(std::string host, Instant until);
 
     /// The resolve() under way fails.

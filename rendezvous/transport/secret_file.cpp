@@ -128,7 +128,7 @@ std::optional<Error> write_whole(int fd, std::string_view text, const std::strin
 
 // The whole file appears at once under its name, and never replaces one that is there: link() does
 // both, on network file systems too. Its result is not asked: a retried NFS request may report
-// EEXIST for the link it made itself. What counts is what is there afterwards.
+// EEXIST for the link it made itself. Only the file that exists afterwards counts.
 std::optional<Error> create_secret(const std::string& path) {
     const std::filesystem::path folder = std::filesystem::path(path).parent_path();
     std::error_code failure;

@@ -23,7 +23,7 @@ namespace ddprun::rdzv {
 [[nodiscard]] Result<RendezvousMessage> decode_rendezvous_message(std::string_view body,
                                                                   const Limits& limits);
 
-/// What is no message of the two is alone in its body; failure as above.
+/// Decodes a message that belongs to neither of the two; its body has only it. Failure as above.
 template <typename T>
 [[nodiscard]] Result<T> decode(std::string_view body, const Limits& limits);
 

@@ -12,9 +12,9 @@
 #include "base/tagged.hpp"
 #include "rendezvous/wire/messages.hpp"
 
-/// What is said on a connection whose role is PeerRole::Control, one question and one answer that
-/// change nothing, and on one of PeerRole::Operator: one order and its answer. No token travels: it
-/// is what members prove themselves with.
+/// Messages of a connection with PeerRole::Control (one question and one answer, which change
+/// nothing) or PeerRole::Operator (one order and its answer). No token travels: members prove
+/// themselves with it.
 namespace ddprun::rdzv {
 
 /// How things stand with the job of the connection's hello.
@@ -136,7 +136,7 @@ struct StatusReply {
     bool operator==(const StatusReply&) const = default;
 };
 
-/// What operators may ask of a job.
+/// Actions that operators may order for a job.
 enum class OperatorAction {
     Drain,       ///< a node saves and leaves
     Restart,     ///< the workers save, and start anew

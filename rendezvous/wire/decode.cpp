@@ -183,7 +183,7 @@ private:
 
     template <typename T, typename Bound>
     void read_number(const char* key, const Json& field, T& value, Bound least, Bound most) {
-        // What the parser found positive is unsigned, else signed; the comparison minds signs.
+        // The parser makes positive numbers unsigned, others signed; the comparison minds signs.
         if (const auto* natural = field.get_ptr<const Json::number_unsigned_t*>()) {
             accept_number(key, *natural, value, least, most);
         } else if (const auto* integer = field.get_ptr<const Json::number_integer_t*>()) {

@@ -8,7 +8,7 @@
 
 namespace ddprun::rdzv {
 
-/// Where a rendezvous serves: a host name or numeric address, and a port.
+/// Address at which a rendezvous serves: a host name or numeric address, and a port.
 struct Endpoint {
     std::string host;
     std::uint16_t port = 0;

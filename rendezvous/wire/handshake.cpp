@@ -202,7 +202,7 @@ RendezvousHandshake::Answer RendezvousHandshake::answer(std::string_view hello) 
     std::string bytes = header(mode_of(secret), status);
     bytes += view_of(nonce_);
     transcript_ = std::string(hello) + bytes;
-    // Whoever is refused gets no proof to try secrets on.
+    // A refused peer gets no proof on which it could try secrets.
     bytes += view(refused ? Mac{} : labelled(secret, kRendezvousProof, transcript_));
     DDP_CHECK(bytes.size() == kAnswerBytes, bytes.size());
     return {.bytes = std::move(bytes), .refused = std::move(refused)};

@@ -35,8 +35,8 @@ inline constexpr std::size_t kHelloBytes = 72;
 inline constexpr std::size_t kAnswerBytes = 72;
 inline constexpr std::size_t kProofBytes = 32;
 
-/// What a connection is for, from its first message to its end; other messages than those of its
-/// role end it. The values travel.
+/// Purpose of a connection, from its first message to its end; a message of another role ends it.
+/// The values travel.
 enum class PeerRole : char {
     Agent = 'a',     ///< joins a job
     Control = 'c',   ///< asks about jobs (control.hpp)
@@ -46,8 +46,8 @@ enum class PeerRole : char {
 /// The answer of a rendezvous to those who do not speak TLS although it does, and the reverse.
 [[nodiscard]] std::string answer_about_tls(bool is_needed);
 
-/// What the frames of one connection are sealed with, seen from one end. Without a secret on both
-/// sides there are no keys, and frames carry no MAC.
+/// Keys that seal the frames of one connection, seen from one end. Without a secret on both sides
+/// the keys are empty, and frames carry no MAC.
 struct SessionKeys {
     std::optional<Mac> outgoing;
     std::optional<Mac> incoming;
@@ -98,7 +98,7 @@ public:
     [[nodiscard]] PeerRole role() const;
 
 private:
-    /// Of the role that this hello is for.
+    /// The secret for the role in this hello.
     [[nodiscard]] const std::optional<JobSecret>& secret_for(std::string_view hello) const;
 
     std::optional<JobSecret> secret_;

@@ -28,7 +28,7 @@ std::string without_escapes(std::string_view line) {
     return text;
 }
 
-/// What is left on the terminal of a line with carriage returns in it.
+/// The text that a line with carriage returns leaves on a terminal.
 std::string last_state(std::string_view line) {
     while (!line.empty()) {
         const std::size_t at = line.rfind('\r');

@@ -6,10 +6,10 @@
 
 #include "rendezvous/wire/messages.hpp"
 
-/// What the last words of a worker say, for people. Pure; the bytes may be anybody's.
+/// Reads the last words of a worker, for people. Pure; the bytes may come from anywhere.
 namespace ddprun::rdzv {
 
-/// What a worker wrote about its own end in torchrun's error file.
+/// The message that a worker wrote about its own end into torchrun's error file.
 struct ErrorFile {
     std::string message;    ///< empty: there is none, or it cannot be read
     std::string traceback;  ///< of the exception that @record saw; empty: not told
@@ -21,7 +21,7 @@ struct ErrorFile {
 /// No empty lines at the end.
 [[nodiscard]] std::vector<std::string> shown_lines(std::string_view bytes);
 
-/// Where in `lines` the last Python traceback begins; lines.size(): there is none.
+/// Index in `lines` at which the last Python traceback begins; lines.size(): there is none.
 [[nodiscard]] std::size_t begin_of_traceback(const std::vector<std::string>& lines);
 
 /// The one line that tells most about why a worker failed.
@@ -30,8 +30,8 @@ struct CauseLine {
     bool is_stdouts_last = false;  ///< which may have nothing to do with the failure
 };
 
-/// What the worker's error file says, else the exception behind its last traceback, else its last
-/// line on stderr, else on stdout.
+/// The message of the worker's error file, else the exception behind its last traceback, else its
+/// last line on stderr, else on stdout.
 [[nodiscard]] CauseLine cause_line(const Evidence& evidence);
 
 }  // namespace ddprun::rdzv

@@ -10,8 +10,8 @@
 #include "rendezvous/wire/messages.hpp"
 
 /// The fields of every struct that travels as JSON, listed once. A visitor is called with each
-/// field's name, the field and its bounds; the codec's two visitors write and read them, tests
-/// fill them with made-up values. What a visitor must offer:
+/// field's name, the field and its bounds; the codec's two visitors write and read them, tests fill
+/// them with made-up values. A visitor has to offer:
 ///
 ///     limits()                          the Limits that bounds come from
 ///     flag(name, bool)
@@ -94,7 +94,7 @@ inline constexpr std::array kSamenessNames = {
     std::pair{std::string_view("off"), Sameness::Off},
 };
 
-/// Of an enumerator, in such a list; empty: it has none.
+/// Word of an enumerator in such a list; empty: it has none.
 template <typename Names, typename Value>
 [[nodiscard]] std::string_view word_of(Value wanted, const Names& names) {
     for (const auto& [word, value] : names) {

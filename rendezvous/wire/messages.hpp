@@ -11,21 +11,21 @@
 #include "base/tagged.hpp"
 #include "worker_runtime/contract/store_address.hpp"
 
-/// What agents and the rendezvous tell each other. Plain values; how they travel is codec.hpp.
-/// A field that a peer leaves out keeps its default; a field nobody knows is ignored.
+/// Messages between agents and the rendezvous. Plain values; codec.hpp encodes them. A field that a
+/// peer leaves out keeps its default; a field nobody knows is ignored.
 namespace ddprun::rdzv {
 
 // ---------------------------------------------------------------------------------------- values
 
-/// What is done about nodes that do not run the same (Fingerprint).
+/// How to treat nodes whose Fingerprints differ.
 enum class Sameness {
     Warn,    ///< the first node of the group is told
     Strict,  ///< who differs from those that are here is refused
     Off,
 };
 
-/// How the user wants the job run. The first joiner's settings become the run's. Of how many nodes
-/// a generation may have, node_sizes.hpp says more.
+/// How the user wants the job run. The first joiner's settings become the run's. node_sizes.hpp
+/// says how many nodes a generation may have.
 struct JobSettings {
     int min_nodes = 1;             ///< the smallest size of a generation
     int max_nodes = 1;             ///< the largest one
@@ -48,7 +48,7 @@ struct JobSettings {
     bool operator==(const JobSettings&) const = default;
 };
 
-/// What a node's workers are made of, each in a word. Empty: not known, and like anything.
+/// Versions that a node's workers are made of, each in a word. Empty: unknown, and equals any.
 struct Fingerprint {
     std::string program;  ///< a hash of its file
     std::string python;   ///< implementation and version
@@ -147,7 +147,7 @@ enum class VerdictKind {
     Ended,       ///< by an operator
 };
 
-/// Who runs a command before the first workers.
+/// Which nodes run a command before the first workers.
 enum class Prepares {
     Nobody,
     Node,     ///< this node, and each other one that says so
@@ -155,7 +155,7 @@ enum class Prepares {
     JobHere,  ///< this node, which has begun; the rendezvous may be another than the one that asked
 };
 
-/// What all workers of a generation come to, one after the other.
+/// Moments that all workers of a generation reach, one after the other.
 enum class Moment { Spawned, Main, GroupReady, Resumed, FirstStep };
 
 /// The last worker of a node has come to it.
@@ -173,7 +173,7 @@ struct ReachedMoment {
 
 enum class RankPhase { Spawned, Main, GroupReady, Resumed, Training, Finished, Failed };
 
-/// What the main thread of a worker's process did when the node looked.
+/// Activity of the main thread of a worker's process when the node looked.
 enum class Activity {
     Unknown,
     Computes,       ///< on a CPU, or ready for one
@@ -185,7 +185,7 @@ enum class Activity {
     Stopped,        ///< by SIGSTOP or a debugger
 };
 
-/// How far one worker is, as its agent sees it. What is not set is not known.
+/// How far one worker is, as its agent sees it. A field that is not set is not known.
 struct RankProgress {
     LocalRank local_rank;
     RankPhase phase = RankPhase::Spawned;
@@ -208,7 +208,7 @@ struct RankProgress {
     bool operator==(const RankProgress&) const = default;
 };
 
-/// What somebody wants to read of the workers of a node.
+/// Which text of a node's workers a reader wants.
 enum class WorkersText { Logs, Stacks };
 
 // ---------------------------------------------------------------------- agent to the rendezvous
@@ -233,8 +233,8 @@ struct Join {
     std::optional<HeldGeneration> held;
     Generation newest;  ///< the highest number this ddprun has heard of, in any life of the job
     std::string unreachable;  ///< a daemon that did not answer: no use in being sent there
-    /// Somebody has to prepare before this node can have workers; Prepare says when it is to.
-    /// Nobody: this ddprun has done so, too.
+    /// Which node has to prepare before this node can have workers; Prepare says when it is to.
+    /// Prepares::Nobody: this ddprun has prepared already, or need not.
     Prepares prepares = Prepares::Nobody;
     Fingerprint fingerprint;
     bool tells_progress = false;  ///< it knows Watch
@@ -304,7 +304,7 @@ struct HangSeen {
     bool operator==(const HangSeen&) const = default;
 };
 
-/// What the workers of this node have come to since the last time. Only to who hears_moments.
+/// Moments that this node's workers reached since the last report. Only if it hears_moments.
 struct Reached {
     static constexpr std::string_view kType = "reached";
 
@@ -317,7 +317,7 @@ struct Reached {
     bool operator==(const Reached&) const = default;
 };
 
-/// Of a machine, or of the cgroup that bounds what its processes may have.
+/// Memory of a machine, or of the cgroup that limits its processes.
 struct HostMemory {
     std::uint64_t bytes = 0;  ///< in use that cannot be had back at once
     std::uint64_t limit_bytes = 0;
@@ -426,8 +426,8 @@ struct Accepted {
     std::string run_token;
     Milliseconds lease{0};
     Milliseconds beat_interval{0};
-    /// Somebody keeps this daemon running: it comes back by itself, and no ddprun needs to start
-    /// one.
+    /// A supervisor keeps this daemon running: it comes back by itself, and no ddprun needs to
+    /// start one.
     bool is_lasting = false;
     bool keeps_sizes = false;  ///< it knows node_unit and node_sizes, which others would overlook
     bool compares_nodes = false;  ///< it knows what is asked by Sameness, which others overlook
@@ -468,8 +468,8 @@ struct Notice {
     bool operator==(const Notice&) const = default;
 };
 
-/// Somebody watches: Progress is wanted every `interval`, for so long. Said again while somebody
-/// does; only to nodes that have joined with tells_progress.
+/// Asks for Progress every `interval`, for so long, because a user watches. Repeated while a user
+/// does; only sent to nodes that have joined with tells_progress.
 struct Watch {
     static constexpr std::string_view kType = "watch";
 
@@ -479,8 +479,8 @@ struct Watch {
     bool operator==(const Watch&) const = default;
 };
 
-/// Somebody reads what the workers of this node have written, or where they are: answered by
-/// WorkersRead. Nothing of it is sent before. Only to nodes that have joined with shows_workers.
+/// Asks what the workers of this node have written, or where they are; the answer is WorkersRead.
+/// The node sends nothing of it unasked. Only sent to nodes that have joined with shows_workers.
 struct ReadWorkers {
     static constexpr std::string_view kType = "read_workers";
 
@@ -506,7 +506,7 @@ struct ReadOn {
     bool operator==(const ReadOn&) const = default;
 };
 
-/// Somebody is to be told of it (--notify): to one node that has joined with hears_events.
+/// An event for --notify: sent to one node that has joined with hears_events.
 struct Happened {
     static constexpr std::string_view kType = "happened";
 

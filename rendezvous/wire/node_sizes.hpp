@@ -6,8 +6,8 @@
 
 #include "rendezvous/wire/messages.hpp"
 
-/// Of how many nodes a generation may have: any number from the least to the most, multiples of a
-/// unit (--node-unit), or sizes that are listed (--nnodes 2,4,8). Pure.
+/// How many nodes a generation may have: any number from the least to the most, multiples of a unit
+/// (--node-unit), or sizes that are listed (--nnodes 2,4,8). Pure.
 namespace ddprun::rdzv {
 
 /// Not every number from the least to the most will do.

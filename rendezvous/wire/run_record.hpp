@@ -12,9 +12,9 @@
 #include "base/tagged.hpp"
 #include "rendezvous/wire/messages.hpp"
 
-/// What of a run must survive the daemon that decides about it. Written whole at every change of
-/// phase; small next to what agents say again by themselves when they reconnect: which workers
-/// finished or failed, who was told to leave, which store sockets wait.
+/// The part of a run that must survive the daemon that decides about it. Written whole at every
+/// change of phase; small next to the facts that agents repeat by themselves when they reconnect:
+/// which workers finished or failed, who was told to leave, which store sockets wait.
 namespace ddprun::rdzv {
 
 enum class RecordedPhase { Forming, Running, Stopping, Closed };

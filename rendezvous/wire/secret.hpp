@@ -10,7 +10,7 @@
 
 namespace ddprun::rdzv {
 
-/// What the nodes of a job and their rendezvous share and nobody else knows. Cannot be printed or
+/// The secret that only the nodes of a job and their rendezvous share. Cannot be printed or
 /// compared; its bytes are wiped when it goes.
 class JobSecret {
 public:

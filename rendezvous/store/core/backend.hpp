@@ -12,8 +12,8 @@
 
 namespace ddprun::rdzv {
 
-/// Who carries out the requests of a StoreService's clients: the store itself, or a relay to it,
-/// which has a connection of its own. Everything is called on the store's thread.
+/// Carries out the requests of a StoreService's clients: the store itself, or a relay to it, which
+/// has a connection of its own. Everything is called on the store's thread.
 class StoreBackend {
 public:
     StoreBackend() = default;
@@ -36,7 +36,7 @@ public:
     /// Clients of relays may come. A relay has none.
     [[nodiscard]] virtual bool takes_relays() const { return true; }
 
-    /// Who waits; `clients` is left to the caller. A relay does not know.
+    /// The clients that wait; the caller fills in `clients`. A relay does not know them.
     [[nodiscard]] virtual StoreWaits waits() const { return {}; }
 
     /// While false, no request is given to handle(); asked again after each turn and on_time().
@@ -47,7 +47,7 @@ public:
     virtual void on_event([[maybe_unused]] std::uint32_t events,
                           [[maybe_unused]] StoreReplies& replies) {}
 
-    /// What one look at the epoll set has brought is handled.
+    /// Handles the events of one epoll_wait().
     virtual void end_turn([[maybe_unused]] StoreReplies& replies) {}
 
     [[nodiscard]] virtual std::optional<Instant> next_deadline() const { return std::nullopt; }

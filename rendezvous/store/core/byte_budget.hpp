@@ -11,8 +11,8 @@ public:
     ByteBudget(const ByteBudget&) = delete;
     ByteBudget& operator=(const ByteBudget&) = delete;
 
-    /// Somebody who holds `held` bytes is to hold `wanted`. False, and nothing has changed: that is
-    /// more than there is for all. Less is always granted.
+    /// A holder of `held` bytes asks to hold `wanted`. Returns false and changes nothing if all
+    /// holders together would exceed the budget. Shrinking is always granted.
     [[nodiscard]] bool change(std::uint64_t held, std::uint64_t wanted) {
         if (wanted > held && wanted - held > max_ - used_) {
             return false;

@@ -11,14 +11,14 @@
 
 namespace ddprun::rdzv {
 
-/// What the store's thread tells others of InitTraffic: nanoseconds on CLOCK_MONOTONIC, 0: not yet.
+/// InitTraffic's findings for other threads: nanoseconds on CLOCK_MONOTONIC, 0: not yet.
 struct SharedInitTraffic {
     std::atomic<std::int64_t> all_here_ns{0};
     std::atomic<std::int64_t> group_ns{0};
     std::atomic<bool> is_over{false};  ///< set by who has read it: nothing is looked at any more
 };
 
-/// Of one store: when the last client came that was expected, and when the default group of
+/// Watches one store: when the last expected client came, and when the default group of
 /// `torch.distributed` last asked for its own keys, once all clients have. init_process_group() is
 /// then over, or close to it: an estimate, for programs that tell nothing. On the store's thread.
 class InitTraffic {
@@ -26,7 +26,7 @@ public:
     /// `expected`: the world size; 0: nothing is looked at. `shared` outlives this.
     InitTraffic(std::size_t expected, SharedInitTraffic& shared);
 
-    /// Somebody still wants to know: else nothing below needs to be called.
+    /// A reader still waits for the findings: else no function below needs to be called.
     [[nodiscard]] bool is_open() const {
         return expected_ > 0 && !shared_.is_over.load(std::memory_order_relaxed);
     }

@@ -19,7 +19,7 @@ struct RelayFrames {
     SharedText shared = {};  ///< follows them; often none
 };
 
-/// Where `frames` goes on; a new one when the last has its value already.
+/// The place to append to `frames`; a new frame when the last has its value already.
 [[nodiscard]] std::string& end_of(std::vector<RelayFrames>& frames);
 
 /// How many, then each: how a frame begins, in both directions.
@@ -39,8 +39,8 @@ public:
     void leave(std::uint32_t number) { clients_.erase(number); }
     [[nodiscard]] std::vector<StoreClient> all() const;
 
-    /// The client is to get `bytes`, then `shared`, if there is any; neither at all says that it is
-    /// disconnected. What several clients in a row are to get travels once. `bytes` must stay until
+    /// Sends the client `bytes`, then `shared`, if there is any; neither at all says that it is
+    /// disconnected. Equal replies to several clients in a row travel once. `bytes` must stay until
     /// take_frames(). True: nothing has waited for that before.
     bool reply(std::uint32_t number, std::string_view bytes, const SharedText& shared);
 

@@ -12,8 +12,8 @@
 
 namespace ddprun::rdzv {
 
-/// What a client has to do next, and has a limited time for. Time runs from the moment at which it
-/// owes this and not something else: each request, and each reading of some replies, has its own.
+/// The next act of a client that has a limited time. Time runs from the moment at which the client
+/// owes this and not another act: each request, and each reading of some replies, has its own.
 struct StoreDebt {
     enum class Kind : std::uint8_t {
         Nothing,
@@ -41,7 +41,7 @@ class StoreStalls {
     using Entries = std::list<Entry>;
 
 public:
-    /// What one client owes. It begins with nothing and must end so.
+    /// The debt of one client. A Stall begins without a debt and must end without one.
     class Stall {
     public:
         [[nodiscard]] const StoreDebt& debt() const { return debt_; }

@@ -17,9 +17,9 @@ constexpr std::uint8_t kNotReady = 1;
 constexpr std::uint8_t kStopWaiting = 0;
 constexpr std::uint8_t kWaitCanceled = 1;
 constexpr std::size_t kLengthBytes = 8;
-/// What a key, or an element of a queue, takes besides its text.
+/// Memory that a key, or an element of a queue, takes besides its text.
 constexpr std::uint64_t kOverheadBytes = 128;
-/// Of a key or a value in an error.
+/// Shown length of a key or a value in an error.
 constexpr std::size_t kShownColumns = 64;
 
 void reply_u8(StoreReplies& replies, StoreClient client, std::uint8_t value) {

@@ -5,7 +5,7 @@
 
 namespace ddprun::rdzv {
 
-/// Who waits in a store, at one moment.
+/// The clients that wait in a store, at one moment.
 struct StoreWaits {
     std::size_t clients = 0;  ///< that are connected
     std::size_t waiting = 0;  ///< of these, in WAIT or BARRIER

@@ -11,7 +11,7 @@ namespace ddprun::rdzv {
 
 namespace {
 
-/// What the allocator and the maps take for a name, besides its text, and for a waiter.
+/// Memory of the allocator and the maps for a name, besides its text, and for a waiter.
 constexpr std::uint64_t kNameBytes = 192;
 constexpr std::uint64_t kWaiterBytes = 192;
 

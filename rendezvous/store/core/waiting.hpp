@@ -18,9 +18,9 @@
 
 namespace ddprun::rdzv {
 
-/// Who waits for what. A client waits for at most one thing: a set of names, each counted once when
-/// it first appears, or a counter that reaches a number. Leaving costs time in the number of the
-/// client's own names only, so ten thousand clients giving up at once are cheap.
+/// Clients and the names they wait for. A client waits for at most one thing: a set of names, each
+/// counted once when it first appears, or a counter that reaches a number. Leaving costs time in
+/// the number of the client's own names only, so ten thousand clients giving up at once are cheap.
 class StoreWaiters {
 public:
     /// `limits` outlives the waiters.
@@ -47,7 +47,7 @@ public:
     void key_appeared(std::string_view name, std::vector<StoreClient>& released);
 
     /// An element of the queue `name` is free: tells the client that waits longest, and adds it to
-    /// `released` if it waits for nothing more. None when nobody waits for the name.
+    /// `released` if it waits for nothing more. Returns nothing if no client waits for the name.
     std::optional<StoreClient> element_appeared(std::string_view name,
                                                 std::vector<StoreClient>& released);
 

@@ -5,9 +5,9 @@
 
 namespace ddprun::rdzv {
 
-/// Decides whether the store's thread, before it sleeps, keeps looking for a moment: while one
-/// client alone asks again and again, waking up takes longer than a request. Where looking was in
-/// vain it is left out for a while, for longer each time: a client that has to run on this very
+/// Decides whether the store's thread, before it sleeps, polls for a moment: while one client alone
+/// asks again and again, waking up takes longer than a request. After polling in vain, the thread
+/// skips polling for a while, for longer each time: a client that has to run on this very
 /// processor, because others are busy, is only kept from asking.
 class StoreBusyPoll {
 public:

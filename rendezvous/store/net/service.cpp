@@ -19,7 +19,7 @@ namespace ddprun::rdzv {
 namespace {
 
 constexpr int kAcceptedPerTurn = 1024;  ///< then the clients that are here get a turn
-// What is sent together. More would drive out of the caches what receiving has brought there.
+// Replies that are sent together. More would evict received data from the caches.
 constexpr std::size_t kRepliesAtOnce = 32;
 constexpr std::size_t kReplyBytesAtOnce = std::size_t{64} << 10;
 constexpr std::chrono::seconds kBetweenLines{1};
@@ -284,7 +284,7 @@ StoreSession* StoreService::take(UniqueFd fd, const sockaddr_storage& peer) {
     return taken;
 }
 
-/// Of a client that is admitted.
+/// Returns a number for an admitted client.
 StoreClient StoreService::take_number() {
     if (free_numbers_.empty()) {
         free_numbers_.emplace_back(static_cast<std::uint32_t>(clients_.size()));
@@ -368,7 +368,7 @@ void StoreService::settle_unless_few() {
 void StoreService::send_replies() {
     std::string_view bytes = replies_.bytes();
     for (const StoreReplies::Piece& piece : replies_.pieces()) {
-        // Nobody if the client was dropped in the last round, where others caused this reply.
+        // The client is gone if the last round dropped it, in which others caused this reply.
         const Client& client = clients_[piece.client.value()];
         if (client.session && !client.session->send(bytes.substr(0, piece.size), piece.shared)) {
             drop(piece.client);
@@ -420,7 +420,7 @@ Result<void> StoreService::handle_relayed(StoreSession& relay, std::string_view 
             }
             continue;
         }
-        // None: the client was disconnected here, which the relay does not know yet.
+        // Without a client: this side disconnected it, which the relay does not know yet.
         const std::optional<StoreClient> client = relay.relayed().find(number);
         if (!client) {
             continue;
@@ -429,7 +429,7 @@ Result<void> StoreService::handle_relayed(StoreSession& relay, std::string_view 
             relay.relayed().leave(number);
             drop(*client);
         } else if (const Result<void> done = handle(*client, asked, owner); !done) {
-            relay.relayed().leave(number);  // What it has sent after that counts no more.
+            relay.relayed().leave(number);  // Its later requests are ignored.
             cut_off(*client, done.error());
         } else if (replies_.size() > limits_.send_queue_bytes_max) {
             settle();

@@ -45,7 +45,7 @@ public:
     StoreService(const StoreService&) = delete;
     StoreService& operator=(const StoreService&) = delete;
 
-    /// What one look at the epoll set has brought; what is none of this service's is passed over.
+    /// Handles the events of one epoll_wait(); events of other descriptors are skipped.
     void on_turn(std::span<const epoll_event> events);
 
     /// When on_time() is to be called, if ever.
@@ -87,11 +87,11 @@ public:
     /// Memory of all sessions for incomplete requests, and for copies of replies that are not sent.
     [[nodiscard]] ByteBudget& partial() { return partial_; }
     [[nodiscard]] ByteBudget& unread() { return unread_; }
-    /// Where sessions read to. Good until the session returns.
+    /// Buffer that sessions read into. Valid until the session returns.
     [[nodiscard]] std::array<char, 65536>& scratch() { return scratch_; }
 
 private:
-    /// Who has a client number: a connection here, or a client of the relay on another one.
+    /// A holder of a client number: a connection here, or a client of the relay on another one.
     struct Client {
         std::unique_ptr<StoreSession> session;
         StoreSession* relay = nullptr;

@@ -213,7 +213,7 @@ void StoreSession::give_back_buffer() {
 std::size_t StoreSession::capacity_for(std::size_t arrived) const {
     constexpr std::size_t kBytesMin = 1024;
     constexpr std::size_t kGrowthMax = 16;
-    constexpr std::size_t kNextRequestBytes = 512;  // What follows is read with it.
+    constexpr std::size_t kNextRequestBytes = 512;  // Reads the following request, too.
     const std::size_t wanted =
         std::clamp(splitter_.announced() + kNextRequestBytes, 2 * arrived, kGrowthMax * arrived);
     const std::size_t most = std::max<std::size_t>(limits_.store_request_bytes_max, arrived);

@@ -26,7 +26,7 @@ public:
     StoreSession(const StoreSession&) = delete;
     StoreSession& operator=(const StoreSession&) = delete;
 
-    /// What had been read from the socket before it came here.
+    /// Takes the bytes that were read from the socket before it came here.
     void on_first_bytes(std::string_view bytes);
 
     /// The socket has something to read, or room, or failed.
@@ -47,7 +47,7 @@ public:
 
     /// It has said RELAY.
     [[nodiscard]] bool is_relay() const { return relayed_ != nullptr; }
-    /// Of a relay.
+    /// Only if is_relay().
     [[nodiscard]] RelayedClients& relayed() { return *relayed_; }
     /// Sends the frames that relayed() has collected; false as send().
     [[nodiscard]] bool send_frames();

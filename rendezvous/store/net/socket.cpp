@@ -83,7 +83,7 @@ Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port
 }
 
 Result<StoreSocket> keep_port_for_store(const std::string& host, std::uint16_t port) {
-    // Of several sockets with SO_REUSEADDR on a port, as PyTorch's has it, one may listen.
+    // If several sockets share a port by SO_REUSEADDR, which PyTorch sets, one may listen.
     return bind_for_store(host, port,
                           fmt::format("no port of {} can be kept for rank 0's store, {} was asked "
                                       "for",
@@ -99,7 +99,7 @@ std::vector<std::string> store_capacity_warnings(std::size_t clients) {
                         "some are slow to start, raise it: sysctl -w net.core.somaxconn={}",
                         clients, backlog, clients));
     }
-    constexpr std::size_t kOthers = 64;  // What else this process has open.
+    constexpr std::size_t kOthers = 64;  // Other descriptors of this process.
     rlimit files{};
     if (::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < clients + kOthers) {
         lines.push_back(

@@ -34,16 +34,16 @@ struct StoreSocket {
 /// One line for each limit of this machine or process that `clients` connections would meet.
 [[nodiscard]] std::vector<std::string> store_capacity_warnings(std::size_t clients);
 
-/// Who is connected; none: it is gone.
+/// Address of the connected peer; none: it is gone.
 [[nodiscard]] std::optional<sockaddr_storage> peer_of(int fd);
 
-/// What one client has not been sent yet, in order. Costs no memory while empty.
+/// Bytes that one client has not been sent yet, in order. Costs no memory while empty.
 class StoreOutbox {
 public:
     [[nodiscard]] bool empty() const { return chunks_.empty(); }
     /// Bytes that are not sent.
     [[nodiscard]] std::size_t size() const { return size_; }
-    /// Memory that copies take. What is partly sent counts as a whole.
+    /// Memory that copies take. A partly sent copy counts as a whole.
     [[nodiscard]] std::size_t copied() const { return copied_; }
     /// Bytes that were here and have been sent.
     [[nodiscard]] std::uint64_t sent() const { return sent_; }

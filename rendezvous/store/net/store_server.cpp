@@ -66,7 +66,7 @@ void StoreServer::adopt(UniqueFd client, std::string first_bytes) {
         is_first = adopted_.empty();
         adopted_.push_back({std::move(client), std::move(first_bytes)});
     }
-    // Who comes while another one waits is taken with it.
+    // The wake-up for the first waiting client takes in all that follow.
     if (is_first) {
         wake();
     }
@@ -178,7 +178,7 @@ void StoreServer::run() {
                 left.who_waits(service_ ? service_->waits() : StoreWaits());
             }
             if (is_new) {
-                continue;  // What else this turn holds was meant for the store before.
+                continue;  // The turn's other events belong to the store before.
             }
         }
         if (service_) {

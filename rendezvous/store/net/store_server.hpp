@@ -43,14 +43,14 @@ inline constexpr std::uint64_t kStoreTimedOf = 16;
 
 inline constexpr std::size_t kStoreKinds = static_cast<std::size_t>(StoreOpcode::Barrier) + 1;
 
-/// What a server's stores have seen since the server was made.
+/// Counts over all stores of a server since the server was made.
 struct StoreCounts {
     std::uint64_t admitted = 0;   ///< clients
     std::uint64_t refused = 0;    ///< clients that came from elsewhere, or were too many
     std::uint64_t cut_off = 0;    ///< clients that broke the protocol or a limit
     std::uint64_t connected = 0;  ///< clients of this moment
     std::array<StoreOperationCount, kStoreKinds> operations{};  ///< by StoreOpcode
-    /// Of the newest store; Instant::min(): not yet. As InitTraffic has them.
+    /// Moments of the newest store, from InitTraffic; Instant::min(): not yet.
     Instant all_here = Instant::min();
     Instant group_ready = Instant::min();
 };
@@ -122,12 +122,12 @@ public:
     /// May be called by any thread.
     [[nodiscard]] StoreCounts counts() const;
 
-    /// `answer` is called once, on the store's thread, with who waits in the newest store; never if
-    /// none was served, if it is asked again before, or the server is gone. What it uses outlives
-    /// the server.
+    /// Calls `answer` once, on the store's thread, with the waiting clients of the newest store;
+    /// never if no store was served, if another question follows first, or the server is gone. The
+    /// objects that `answer` uses outlive the server.
     void ask_who_waits(std::function<void(StoreWaits)> answer);
 
-    /// Nobody wants to know any more when the newest store's clients came and were connected.
+    /// Ends the watch for the arrival and connection of the newest store's clients.
     void end_init() { counts_.init.is_over = true; }
 
 private:

@@ -26,7 +26,7 @@ public:
 
     [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
     [[nodiscard]] const std::string& bytes() const { return bytes_; }
-    /// Of bytes() and everything shared.
+    /// Size of bytes() and of all shared texts.
     [[nodiscard]] std::size_t size() const { return bytes_.size() + shared_bytes_; }
     [[nodiscard]] bool empty() const { return pieces_.empty(); }
     void clear();

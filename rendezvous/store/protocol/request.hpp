@@ -37,7 +37,7 @@ enum class StoreOpcode : std::uint8_t {
     Leave,         ///< and are gone
 };
 
-/// What RELAY says: the version of what follows it.
+/// The number in RELAY: the version of the protocol that follows it.
 inline constexpr std::uint32_t kRelayVersion = 1;
 
 inline constexpr std::uint32_t kStoreMagic = 0x3C85F7CE;

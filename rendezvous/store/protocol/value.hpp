@@ -23,7 +23,7 @@ struct SharedText {
 /// the same time is in memory once.
 inline constexpr std::size_t kSharedValueBytesMin = 65536;
 
-/// What a key or a place in a queue holds.
+/// The value of a key or of a place in a queue.
 class StoreValue {
 public:
     StoreValue() = default;

@@ -43,7 +43,7 @@ bool is_answered_at_once(StoreOpcode opcode) {
     switch (opcode) {
         case StoreOpcode::Wait:
         case StoreOpcode::Barrier:
-        case StoreOpcode::MultiGet:  // Of no keys there are no values, and no answer.
+        case StoreOpcode::MultiGet:  // Without keys it gets no values, and no answer.
         case StoreOpcode::Enter:
         case StoreOpcode::Leave:
             return false;

@@ -17,9 +17,9 @@
 
 namespace ddprun::rdzv {
 
-/// What a relay makes of its clients' requests: frames for the store, and of the store's frames
-/// replies to its clients; without time, threads or sockets. rendezvous/store/relay/README.md says
-/// what is combined.
+/// Combines the requests of a relay's clients into frames for the store, and splits the store's
+/// frames into replies; without time, threads or sockets. rendezvous/store/relay/README.md says
+/// which requests are combined.
 class RelayCore {
 public:
     /// `limits` outlives the core.
@@ -32,8 +32,8 @@ public:
     void handle(StoreClient client, std::string_view request,
                 const std::shared_ptr<const void>& owner = {});
 
-    /// The client is gone, and its number may be given to another. What it asked for before and
-    /// needs no reply is still done.
+    /// The client is gone, and its number may be given to another. The relay still carries out its
+    /// earlier requests that need no reply.
     void disconnected(StoreClient client);
 
     /// Moves out what is to be sent to the store for all that was handled since the last time.
@@ -41,7 +41,7 @@ public:
     /// comes meanwhile goes together.
     [[nodiscard]] std::vector<RelayFrames> take_frames();
 
-    /// Of the requests that take_frames() has not moved out.
+    /// Bytes of the requests that take_frames() has not moved out.
     [[nodiscard]] std::size_t waiting_bytes() const { return waiting_bytes_; }
 
     /// Bytes that the store has sent, in any segmentation. After a failure, whose text is for
@@ -75,14 +75,14 @@ private:
     std::map<StoreClient, Client> clients_;
     std::map<std::uint32_t, StoreClient> by_number_;
     std::uint32_t last_number_ = 0;  ///< none is used twice on one connection
-    // Of this batch: what take_frames() will move out.
+    // This batch: the requests that take_frames() will move out.
     std::uint64_t batch_ = 1;
     std::vector<Asked> asked_;
     TextMap<std::size_t> joinable_;  ///< places in asked_, by request
     std::size_t waiting_bytes_ = 0;
     /// The batch before is answered when this client is, or is disconnected; none: it need not be.
     std::optional<std::uint32_t> awaited_;
-    // Of the frame that is arriving.
+    // The frame that is arriving.
     std::string header_;
     std::vector<std::uint32_t> answered_;  ///< whom it is for; empty before its header is complete
     std::uint64_t left_ = 0;               ///< bytes still to come
