@@ -38,6 +38,7 @@ using ddprun::Worker;
 using ddprun::test::Arguments;
 using ddprun::test::hang;
 using ddprun::test::must;
+using ddprun::test::require;
 using ddprun::test::say;
 using ddprun::test::wrong;
 using torch::nn::Linear;
@@ -57,6 +58,11 @@ void await(const torch::Device& device) {
     }
 }
 
+/// The engine for tensors on the group's device.
+c10d::Backend& engine_of(const ProcessGroup& group) {
+    return *group.c10d()->getBackend(group.device().type());
+}
+
 ProcessGroup join(Worker& worker, const Arguments& arguments) {
     const std::map<std::string, ddprun::Backend> backends = {{"auto", ddprun::Backend::Auto},
                                                              {"gloo", ddprun::Backend::Gloo},
@@ -72,12 +78,16 @@ ProcessGroup join(Worker& worker, const Arguments& arguments) {
     if (!group) {
         leave(3, fmt::format("refused in {} ms: {}", ms_since(start), group.error().what));
     }
-    const auto& engine = group->c10d()->getBackend(group->device().type());
-    const auto bound = engine->getBoundDeviceId();
+    c10d::Backend& engine = engine_of(*group);
+    const auto bound = engine.getBoundDeviceId();
     const char* const interface = std::getenv("NCCL_SOCKET_IFNAME");
     say(fmt::format("joined in {} ms: {} over {}, bound to {}, interface {}", ms_since(start),
-                    group->device().str(), engine->getBackendName(), bound ? bound->str() : "none",
+                    group->device().str(), engine.getBackendName(), bound ? bound->str() : "none",
                     interface == nullptr ? "any" : interface));
+    const auto longer = engine.getBackendOptions()->timeout - options.timeout;
+    say(fmt::format("the group is {}, its default {}; its engine is {}, and waits {} ms longer",
+                    group->c10d()->getGroupName(), group->c10d()->getBackendName(),
+                    engine.getGroupUid(), longer.count()));
     return *group;
 }
 
@@ -119,6 +129,9 @@ int train(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = join(worker, arguments);
     torch::nn::Sequential shared = make_network(group.device());
     torch::nn::Sequential alone = make_network(group.device());
+    // Gloo's mean is not relied on: not every LibTorch has one.
+    require(group.has_mean(group.device()) == (engine_of(group).getBackendName() == "nccl"),
+            "which engine has a mean of its own");
     ddprun::DistributedDataParallel model(shared, group);
     torch::optim::SGD optimizer(shared->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     torch::optim::SGD alone_optimizer(alone->parameters(),

@@ -131,6 +131,18 @@ class RuntimeOnGpu(unittest.TestCase):
                 engine = "nccl" if gpu_count() else "gloo"
                 bound = device if gpu_count() else "none"
                 self.assertEqual(joined.groups(), (device, engine, bound))
+                # NCCL's time-out is for when this group's own has not ended a wait.
+                longer = "600000" if gpu_count() else "0"
+                told = re.search(r"^the group is (\S*), its default (\S*); its engine is (\S*), "
+                                 r"and waits (\S+) ms longer$", ranks.text(rank), re.MULTILINE)
+                self.assertEqual(told.groups(), ("ddprun/1", engine, "ddprun/1", longer))
+
+    def test_nccl_uses_the_interface_of_the_group_unless_the_user_names_one(self):
+        needs(1)
+        for variables, wanted in ({}, "=lo"), ({"NCCL_SOCKET_IFNAME": "lo"}, "lo"):
+            with start(1, peer("start", "nccl", "own"), variables) as ranks:
+                self.require_exits(ranks, 0)
+                self.assertRegex(ranks.text(0), f"(?m)^joined .*, interface {wanted}$")
 
     def test_two_ranks_on_one_gpu_are_refused_by_name(self):
         needs(1)

@@ -128,6 +128,10 @@ Tensors subgroups(ProcessGroup& group, const Device& device) {
     const std::optional<ProcessGroup> first = must(group.subgroup({0}));
     const std::optional<ProcessGroup> last = must(group.subgroup({1}));
     require(first.has_value() != last.has_value(), "sub-groups of one rank");
+    const auto name_of = [&](const ProcessGroup& of) {
+        return of.c10d()->getBackend(device.type())->getGroupUid();
+    };
+    require(name_of(*both).starts_with(name_of(group) + "/"), "the name of a sub-group's engine");
     Tensor sum = numbers(group, device, {kMany});
     must(both->all_reduce(sum));
     must(both->finish());
