@@ -227,6 +227,13 @@ int walk(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// break_in … TIMEOUT JOIN_TIMEOUT WHAT
+int break_in(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = join(worker, arguments);
+    ddprun::test::break_in(arguments.at(4), group);
+    return 0;
+}
+
 /// lose_in … TIMEOUT JOIN_TIMEOUT WHAT
 int lose_in(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = join(worker, arguments);
@@ -303,6 +310,7 @@ int main(int argc, char** argv) {
     const std::map<std::string, std::function<int()>> services = {{"gpus", tell_gpus},
                                                                   {"stores", serve_stores}};
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
+        {"break_in", break_in},
         {"hold", hold},
         {"lose", lose},
         {"lose_in", lose_in},

@@ -507,6 +507,27 @@ void lose_in(const std::string& what, const Worker& worker, ProcessGroup& group)
     require_no_other_gpu(group.device(), "the end of a group");
 }
 
+void break_in(const std::string& what, ProcessGroup& group) {
+    const Tensor weight = torch::ones({kMany}, torch::device(group.device())).requires_grad_();
+    FusedSGD optimizer({weight}, SGDOptions(1));
+    GradientScaler scaler(group);
+    scaler.scale(weight.sum()).backward();
+    std::optional<Error> failure;
+    if (what == "clip") {
+        // The greatest is taken: nothing computes between the collective and the read.
+        const Result<Tensor> norm =
+            clip_grad_norm(group, {weight}, 1, std::numeric_limits<double>::infinity());
+        failure = norm ? std::nullopt : std::optional(norm.error());
+    } else {
+        const Result<bool> stepped = scaler.step(optimizer);
+        failure = stepped ? std::nullopt : std::optional(stepped.error());
+    }
+    require(failure.has_value(), what + ": nothing has failed");
+    say(fmt::format("{}: {}", failure->code == ErrorCode::System ? "own failure" : "peer lost",
+                    failure->what));
+    while (std::getchar() != EOF) {}
+}
+
 void save_sum(const Worker& worker, ProcessGroup& group, const std::string& folder) {
     const Trained trained(group, 3);
     const Result<void> saved = Checkpoints(folder, worker, group).save(1, trained.state);
