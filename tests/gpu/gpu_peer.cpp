@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -234,6 +235,22 @@ int break_in(Worker& worker, const Arguments& arguments) {
     return 0;
 }
 
+/// exit … TIMEOUT JOIN_TIMEOUT finished|waiting: the process exits and still holds its group, which
+/// is finished, or whose rank 0 waits for a collective that rank 1 never calls.
+int exit_with_group(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = join(worker, arguments);
+    check_sum(group);
+    if (arguments.at(4) == "finished") {
+        must(group.finish());
+    } else if (worker.rank() == 0) {
+        torch::Tensor sum = torch::ones({1 << 20}, group.device());
+        must(group.all_reduce(sum));
+    } else {
+        hang();
+    }
+    std::exit(0);
+}
+
 /// lose_in … TIMEOUT JOIN_TIMEOUT WHAT
 int lose_in(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = join(worker, arguments);
@@ -311,6 +328,7 @@ int main(int argc, char** argv) {
                                                                   {"stores", serve_stores}};
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
         {"break_in", break_in},
+        {"exit", exit_with_group},
         {"hold", hold},
         {"lose", lose},
         {"lose_in", lose_in},
@@ -322,6 +340,7 @@ int main(int argc, char** argv) {
         {"wait_in_all", wait_in_all},
         {"walk", walk}};
     torch::set_num_threads(1);
+    c10::initLogging();  // TORCH_CPP_LOG_LEVEL
     try {
         if (const auto service = services.find(argv[1]); service != services.end()) {
             return service->second();

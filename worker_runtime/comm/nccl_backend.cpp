@@ -93,6 +93,12 @@ public:
         engines_.insert(engine);
     }
 
+    /// After an engine has connected: what c10d has made for that waits, when it is destroyed, for
+    /// all that the GPU has to do, also for a rank that never comes. The handler goes before it.
+    void go_before_what_exists() {
+        [[maybe_unused]] static const int registered = std::atexit([] { all().end(); });
+    }
+
     void remove(c10d::Backend* engine) {
         const std::lock_guard lock(mutex_);
         engines_.erase(engine);
@@ -106,7 +112,8 @@ private:
         }
         try {
             Loss none;
-            call_within(RuntimeLimits{}.abort_wait, none, "NCCL goes on", [engines = engines_] {
+            const auto engines = std::exchange(engines_, {});
+            call_within(RuntimeLimits{}.abort_wait, none, "NCCL goes on", [engines] {
                 for (c10d::Backend* const engine : engines) {
                     engine->abort();
                     engine->shutdown();  // waits for the watchdog
@@ -134,6 +141,11 @@ public:
     ~EngineUntilExit() override { EnginesAtExit::all().remove(this); }
     EngineUntilExit(const EngineUntilExit&) = delete;
     EngineUntilExit& operator=(const EngineUntilExit&) = delete;
+
+    void eagerConnectSingleDevice(at::Device device) override {
+        ProcessGroupNCCL::eagerConnectSingleDevice(device);
+        EnginesAtExit::all().go_before_what_exists();
+    }
 
     void abort() override {
         if (!is_shut_down_) {
