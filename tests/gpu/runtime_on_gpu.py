@@ -332,17 +332,6 @@ class RuntimeOnGpu(unittest.TestCase):
                 ends = re.findall("Starting to destroy process group", ranks.text(0))
                 self.assertEqual(len(ends), 1, ranks.text(0))
 
-    def test_engines_that_a_process_holds_at_its_exit_end_once(self):
-        """Before LibTorch's static objects: NCCL's watchdog uses them."""
-        needs(2)
-        log = {"TORCH_CPP_LOG_LEVEL": "INFO", "DDPRUN_FAKE_GPU_EXIT_DELAY_MS": 1000}
-        for group in ("finished", "waiting"):
-            with self.subTest(group=group), \
-                    start(2, peer("exit", "nccl", "own", "600000", "60000", group), log) as ranks:
-                self.assertEqual(ranks.processes[0].wait(DEADLINE), 0, ranks.text(0))
-                ends = re.findall("Starting to destroy process group", ranks.text(0))
-                self.assertEqual(len(ends), 1, ranks.text(0))
-
     def test_a_sum_that_a_dead_peer_takes_no_part_in_is_not_saved(self):
         """The other rank has called all that save() consists of; its GPU has not."""
         needs_fake()

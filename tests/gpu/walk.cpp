@@ -394,9 +394,10 @@ const std::array<Call, 12> kCalls{{
 
 void load_batches(const Worker& worker) {
     const bool has_gpu = torch::cuda::is_available();
-    const Device device = has_gpu
-                              ? Device(torch::kCUDA, static_cast<c10::DeviceIndex>(worker.rank()))
-                              : Device(torch::kCPU);
+    const Device device =
+        has_gpu ? Device(torch::kCUDA,
+                         static_cast<c10::DeviceIndex>(worker.rank() % torch::cuda::device_count()))
+                : Device(torch::kCPU);
     DistributedSampler sampler(100, worker.rank(), worker.world_size());
     DistributedSampler sampler_of_wanted = sampler;
     DataLoader loader(Squares{}, sampler, {.batch_size = 4, .workers = 2, .device = device});
