@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -38,6 +39,7 @@ using ddprun::Worker;
 using ddprun::test::Arguments;
 using ddprun::test::hang;
 using ddprun::test::must;
+using ddprun::test::require;
 using ddprun::test::say;
 using ddprun::test::wrong;
 using torch::nn::Linear;
@@ -57,6 +59,11 @@ void await(const torch::Device& device) {
     }
 }
 
+/// The engine for tensors on the group's device.
+c10d::Backend& engine_of(const ProcessGroup& group) {
+    return *group.c10d()->getBackend(group.device().type());
+}
+
 ProcessGroup join(Worker& worker, const Arguments& arguments) {
     const std::map<std::string, ddprun::Backend> backends = {{"auto", ddprun::Backend::Auto},
                                                              {"gloo", ddprun::Backend::Gloo},
@@ -72,12 +79,16 @@ ProcessGroup join(Worker& worker, const Arguments& arguments) {
     if (!group) {
         leave(3, fmt::format("refused in {} ms: {}", ms_since(start), group.error().what));
     }
-    const auto& engine = group->c10d()->getBackend(group->device().type());
-    const auto bound = engine->getBoundDeviceId();
+    c10d::Backend& engine = engine_of(*group);
+    const auto bound = engine.getBoundDeviceId();
     const char* const interface = std::getenv("NCCL_SOCKET_IFNAME");
     say(fmt::format("joined in {} ms: {} over {}, bound to {}, interface {}", ms_since(start),
-                    group->device().str(), engine->getBackendName(), bound ? bound->str() : "none",
+                    group->device().str(), engine.getBackendName(), bound ? bound->str() : "none",
                     interface == nullptr ? "any" : interface));
+    const auto longer = engine.getBackendOptions()->timeout - options.timeout;
+    say(fmt::format("the group is {}, its default {}; its engine is {}, and waits {} ms longer",
+                    group->c10d()->getGroupName(), group->c10d()->getBackendName(),
+                    engine.getGroupUid(), longer.count()));
     return *group;
 }
 
@@ -119,6 +130,9 @@ int train(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = join(worker, arguments);
     torch::nn::Sequential shared = make_network(group.device());
     torch::nn::Sequential alone = make_network(group.device());
+    // Gloo's mean is not relied on: not every LibTorch has one.
+    require(group.has_mean(group.device()) == (engine_of(group).getBackendName() == "nccl"),
+            "which engine has a mean of its own");
     ddprun::DistributedDataParallel model(shared, group);
     torch::optim::SGD optimizer(shared->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     torch::optim::SGD alone_optimizer(alone->parameters(),
@@ -214,6 +228,29 @@ int walk(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// break_in … TIMEOUT JOIN_TIMEOUT WHAT
+int break_in(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = join(worker, arguments);
+    ddprun::test::break_in(arguments.at(4), group);
+    return 0;
+}
+
+/// exit … TIMEOUT JOIN_TIMEOUT finished|waiting: the process exits and still holds its group, which
+/// is finished, or whose rank 0 waits for a collective that rank 1 never calls.
+int exit_with_group(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = join(worker, arguments);
+    check_sum(group);
+    if (arguments.at(4) == "finished") {
+        must(group.finish());
+    } else if (worker.rank() == 0) {
+        torch::Tensor sum = torch::ones({1 << 20}, group.device());
+        must(group.all_reduce(sum));
+    } else {
+        hang();
+    }
+    std::exit(0);
+}
+
 /// lose_in … TIMEOUT JOIN_TIMEOUT WHAT
 int lose_in(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = join(worker, arguments);
@@ -290,6 +327,8 @@ int main(int argc, char** argv) {
     const std::map<std::string, std::function<int()>> services = {{"gpus", tell_gpus},
                                                                   {"stores", serve_stores}};
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
+        {"break_in", break_in},
+        {"exit", exit_with_group},
         {"hold", hold},
         {"lose", lose},
         {"lose_in", lose_in},
@@ -301,6 +340,7 @@ int main(int argc, char** argv) {
         {"wait_in_all", wait_in_all},
         {"walk", walk}};
     torch::set_num_threads(1);
+    c10::initLogging();  // TORCH_CPP_LOG_LEVEL
     try {
         if (const auto service = services.find(argv[1]); service != services.end()) {
             return service->second();

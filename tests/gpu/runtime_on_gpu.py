@@ -131,6 +131,18 @@ class RuntimeOnGpu(unittest.TestCase):
                 engine = "nccl" if gpu_count() else "gloo"
                 bound = device if gpu_count() else "none"
                 self.assertEqual(joined.groups(), (device, engine, bound))
+                # NCCL's time-out is for when this group's own has not ended a wait.
+                longer = "600000" if gpu_count() else "0"
+                told = re.search(r"^the group is (\S*), its default (\S*); its engine is (\S*), "
+                                 r"and waits (\S+) ms longer$", ranks.text(rank), re.MULTILINE)
+                self.assertEqual(told.groups(), ("ddprun/1", engine, "ddprun/1", longer))
+
+    def test_nccl_uses_the_interface_of_the_group_unless_the_user_names_one(self):
+        needs(1)
+        for variables, wanted in ({}, "=lo"), ({"NCCL_SOCKET_IFNAME": "lo"}, "lo"):
+            with start(1, peer("start", "nccl", "own"), variables) as ranks:
+                self.require_exits(ranks, 0)
+                self.assertRegex(ranks.text(0), f"(?m)^joined .*, interface {wanted}$")
 
     def test_two_ranks_on_one_gpu_are_refused_by_name(self):
         needs(1)
@@ -272,6 +284,13 @@ class RuntimeOnGpu(unittest.TestCase):
                 start(2, peer("walk", "auto", "own", "60000", "60000", folder), LAGGING) as ranks:
             self.require_exits(ranks, 0)
 
+    def test_gloo_gives_on_a_shared_gpu_what_it_gives_on_cpus(self):
+        needs(1)
+        with tempfile.TemporaryDirectory() as folder, \
+                start(2, peer("walk", "auto", "shared", "60000", "60000", folder),
+                      {**LAGGING, "CUDA_VISIBLE_DEVICES": "0"}) as ranks:
+            self.require_exits(ranks, 0)
+
     def test_a_peer_that_dies_in_a_call_is_named_and_its_result_is_not_used(self):
         needs(2)
         for what in ("build", "clip", "judge", "normalise", "scale"):
@@ -284,6 +303,34 @@ class RuntimeOnGpu(unittest.TestCase):
                 said = ranks.await_line(1, "^(lost|wrong): .*$").group()
                 self.assertRegex(said, "^lost: .*the connection to rank 0 at .* has ended")
                 self.assertEqual(ranks.processes[1].wait(DEADLINE), 0, ranks.text(1))
+
+    def test_a_gpu_that_breaks_is_an_error_of_the_call_that_reads_from_it(self):
+        """The process lives on, and the others learn of it."""
+        needs_fake()
+        for what, call in (("clip", "clipping gradients"),
+                           ("step", "agreeing on finite gradients")):
+            with self.subTest(what=what), \
+                    start(2, peer("break_in", "nccl", "own", "600000", "60000", what), LAGGING,
+                          of_rank={1: {FAULT: "break@0"}}) as ranks:
+                ranks.await_line(1, f"^own failure: {call} failed on rank 1 of 2: CUDA error: an "
+                                    "illegal memory access .*the group is cut")
+                ranks.await_line(0, f"^peer lost: {call} failed on rank 0 of 2: the connection to "
+                                    "rank 1 at .* has ended")
+                self.assertFalse(ranks.is_over_within(1, 1), ranks.outputs[1])
+                for process in ranks.processes:
+                    process.stdin.close()
+                self.require_exits(ranks, 0)
+
+    def test_engines_that_a_process_holds_at_its_exit_end_once(self):
+        """Before LibTorch's static objects: NCCL's watchdog uses them."""
+        needs(2)
+        log = {"TORCH_CPP_LOG_LEVEL": "INFO", "DDPRUN_FAKE_GPU_EXIT_DELAY_MS": 1000}
+        for group in ("finished", "waiting"):
+            with self.subTest(group=group), \
+                    start(2, peer("exit", "nccl", "own", "600000", "60000", group), log) as ranks:
+                self.assertEqual(ranks.processes[0].wait(DEADLINE), 0, ranks.text(0))
+                ends = re.findall("Starting to destroy process group", ranks.text(0))
+                self.assertEqual(len(ends), 1, ranks.text(0))
 
     def test_a_sum_that_a_dead_peer_takes_no_part_in_is_not_saved(self):
         """The other rank has called all that save() consists of; its GPU has not."""

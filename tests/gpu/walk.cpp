@@ -128,6 +128,10 @@ Tensors subgroups(ProcessGroup& group, const Device& device) {
     const std::optional<ProcessGroup> first = must(group.subgroup({0}));
     const std::optional<ProcessGroup> last = must(group.subgroup({1}));
     require(first.has_value() != last.has_value(), "sub-groups of one rank");
+    const auto name_of = [&](const ProcessGroup& of) {
+        return of.c10d()->getBackend(device.type())->getGroupUid();
+    };
+    require(name_of(*both).starts_with(name_of(group) + "/"), "the name of a sub-group's engine");
     Tensor sum = numbers(group, device, {kMany});
     must(both->all_reduce(sum));
     must(both->finish());
@@ -390,9 +394,10 @@ const std::array<Call, 12> kCalls{{
 
 void load_batches(const Worker& worker) {
     const bool has_gpu = torch::cuda::is_available();
-    const Device device = has_gpu
-                              ? Device(torch::kCUDA, static_cast<c10::DeviceIndex>(worker.rank()))
-                              : Device(torch::kCPU);
+    const Device device =
+        has_gpu ? Device(torch::kCUDA,
+                         static_cast<c10::DeviceIndex>(worker.rank() % torch::cuda::device_count()))
+                : Device(torch::kCPU);
     DistributedSampler sampler(100, worker.rank(), worker.world_size());
     DistributedSampler sampler_of_wanted = sampler;
     DataLoader loader(Squares{}, sampler, {.batch_size = 4, .workers = 2, .device = device});
@@ -501,6 +506,27 @@ void lose_in(const std::string& what, const Worker& worker, ProcessGroup& group)
         say("lost: " + text.substr(0, text.find('\n')));
     }
     require_no_other_gpu(group.device(), "the end of a group");
+}
+
+void break_in(const std::string& what, ProcessGroup& group) {
+    const Tensor weight = torch::ones({kMany}, torch::device(group.device())).requires_grad_();
+    FusedSGD optimizer({weight}, SGDOptions(1));
+    GradientScaler scaler(group);
+    scaler.scale(weight.sum()).backward();
+    std::optional<Error> failure;
+    if (what == "clip") {
+        // The greatest is taken: nothing computes between the collective and the read.
+        const Result<Tensor> norm =
+            clip_grad_norm(group, {weight}, 1, std::numeric_limits<double>::infinity());
+        failure = norm ? std::nullopt : std::optional(norm.error());
+    } else {
+        const Result<bool> stepped = scaler.step(optimizer);
+        failure = stepped ? std::nullopt : std::optional(stepped.error());
+    }
+    require(failure.has_value(), what + ": nothing has failed");
+    say(fmt::format("{}: {}", failure->code == ErrorCode::System ? "own failure" : "peer lost",
+                    failure->what));
+    while (std::getchar() != EOF) {}
 }
 
 void save_sum(const Worker& worker, ProcessGroup& group, const std::string& folder) {

@@ -20,6 +20,10 @@ void walk(const Worker& worker, ProcessGroup& group, const std::string& folder);
 /// both ranks.
 void lose_in(const std::string& what, const Worker& worker, ProcessGroup& group);
 
+/// Clips gradients (`clip`), or steps with scaled ones, on both ranks, and says the error and its
+/// kind. Then it waits for the end of stdin.
+void break_in(const std::string& what, ProcessGroup& group);
+
 /// Saves a sum over the ranks in `folder`, and says how that ended. Then it hangs.
 void save_sum(const Worker& worker, ProcessGroup& group, const std::string& folder);
 

@@ -665,8 +665,8 @@ private:
     std::vector<std::pair<c10::intrusive_ptr<Future>, std::vector<Tensor>>> begun_;
 };
 
-/// stuck_engine wait|training|read DIR: until a peer's death is known, nothing ends; then nothing
-/// is used that the engine says to be done.
+/// stuck_engine wait|future|training|read DIR: until a peer's death is known, nothing ends; then
+/// nothing is used that the engine says to be done.
 int stuck_engine(Worker& worker, const Arguments& arguments) {
     const std::string& how = arguments.at(0);
     ProcessGroup group = must(worker.process_group());
@@ -678,7 +678,9 @@ int stuck_engine(Worker& worker, const Arguments& arguments) {
     const auto engine =
         c10::make_intrusive<StuckEngine>(worker.rank(), worker.world_size(), how == "read");
     ddprun::worker::use_engine(*group.c10d(), *group.loss(), torch::kCPU,
-                               c10d::ProcessGroup::BackendType::CUSTOM, engine);
+                               c10d::ProcessGroup::BackendType::CUSTOM,
+                               how == "future" ? ddprun::worker::make_guarded(engine, group.loss())
+                                               : c10::intrusive_ptr<c10d::Backend>(engine));
     const auto train = [&] {
         loss_of(model.forward(inputs_of(0, worker.rank(), torch::kFloat64))).backward();
     };
@@ -703,6 +705,10 @@ int stuck_engine(Worker& worker, const Arguments& arguments) {
     }
     if (how == "wait") {
         fails([&] { checked(group.all_reduce(sum)); }, "a result was used");
+    } else if (how == "future") {
+        std::vector<Tensor> tensors{sum};
+        const auto work = group.c10d()->allreduce(tensors);
+        fails([&] { work->getFuture()->waitAndThrow(); }, "a future's value was used");
     } else if (how == "training") {
         fails(train, "gradients were used");
     } else {

@@ -108,7 +108,7 @@ TEST_CASE("what is written to a peer that dies fails also for those who use c10d
 
 // As on GPUs: only an abort ends what waits, and then the engine says that all is done.
 TEST_CASE("when a peer dies a stuck engine is aborted, and nothing of it is used") {
-    const std::string how = GENERATE("wait", "training", "read");
+    const std::string how = GENERATE("wait", "future", "training", "read");
     Cluster cluster;
     const std::string dir = cluster.dir() / "checkpoints";
     Peers peers = peers_of(cluster, 3, {"stuck_engine", how, dir});

@@ -63,6 +63,9 @@ void clean_up_on_errors() {
     if (set == nullptr || std::string_view(set) == std::to_string(c10d::TearDown)) {
         (void)setenv(kVariable, std::to_string(c10d::CleanUpOnly).c_str(), /*overwrite=*/1);
     }
+    // When this rank's GPU breaks the watchdog would end the process at once, which the error of
+    // the call that meets it would not outlive: the watchdog alone ends.
+    (void)setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", kOnlyIfUnset);
     // A user who asks for dumps at a time-out gets the time for them.
     if (std::getenv("TORCH_NCCL_DUMP_ON_TIMEOUT") == nullptr) {
         (void)setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC",
@@ -90,6 +93,12 @@ public:
         engines_.insert(engine);
     }
 
+    /// After an engine has connected: what c10d has made for that waits, when it is destroyed, for
+    /// all that the GPU has to do, also for a rank that never comes. The handler goes before it.
+    void go_before_what_exists() {
+        [[maybe_unused]] static const int registered = std::atexit([] { all().end(); });
+    }
+
     void remove(c10d::Backend* engine) {
         const std::lock_guard lock(mutex_);
         engines_.erase(engine);
@@ -103,7 +112,8 @@ private:
         }
         try {
             Loss none;
-            call_within(RuntimeLimits{}.abort_wait, none, "NCCL goes on", [engines = engines_] {
+            const auto engines = std::exchange(engines_, {});
+            call_within(RuntimeLimits{}.abort_wait, none, "NCCL goes on", [engines] {
                 for (c10d::Backend* const engine : engines) {
                     engine->abort();
                     engine->shutdown();  // waits for the watchdog
@@ -131,6 +141,11 @@ public:
     ~EngineUntilExit() override { EnginesAtExit::all().remove(this); }
     EngineUntilExit(const EngineUntilExit&) = delete;
     EngineUntilExit& operator=(const EngineUntilExit&) = delete;
+
+    void eagerConnectSingleDevice(at::Device device) override {
+        ProcessGroupNCCL::eagerConnectSingleDevice(device);
+        EnginesAtExit::all().go_before_what_exists();
+    }
 
     void abort() override {
         if (!is_shut_down_) {

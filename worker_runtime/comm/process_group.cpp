@@ -97,6 +97,12 @@ void tell_unwatched(const worker::BackendPlace& at, std::size_t watched) {
     }
 }
 
+/// True for tensors on a GPU that Gloo carries: c10d copies them to the CPU for a collective, but
+/// has send() and recv() take the GPU's addresses for the CPU's.
+bool is_sent_by_cpu(const worker::BackendPlace& at, const torch::Tensor& tensor) {
+    return at.is_gpu_shared && tensor.is_cuda();
+}
+
 /// A store there is for workers of this machine alone.
 bool is_loopback(const std::string& host) {
     return host == "localhost" || host == "::1" || host.starts_with("127.");
@@ -575,17 +581,27 @@ Result<torch::Tensor> ProcessGroup::all_to_all(const torch::Tensor& rows,
 Result<void> ProcessGroup::send(const torch::Tensor& tensor, int to, int tag) {
     return collective("send", [&] {
         check_rank(to, rank(), world_size());
-        std::vector<torch::Tensor> tensors{tensor.contiguous()};
+        std::vector<torch::Tensor> tensors{
+            is_sent_by_cpu(state_->at, tensor) ? tensor.contiguous().cpu() : tensor.contiguous()};
         return state_->group->send(tensors, to, tag);
     });
 }
 
 Result<void> ProcessGroup::recv(torch::Tensor& tensor, int from, int tag) {
-    return collective("recv", [&] {
+    torch::Tensor received = tensor;
+    Result<void> done = collective("recv", [&] {
         check_rank(from, rank(), world_size());
-        std::vector<torch::Tensor> tensors{tensor};
+        if (is_sent_by_cpu(state_->at, tensor)) {
+            received = torch::empty_like(tensor, torch::kCPU);
+        }
+        std::vector<torch::Tensor> tensors{received};
         return state_->group->recv(tensors, from, tag);
     });
+    if (done && !received.is_same(tensor)) {
+        const torch::NoGradGuard no_grad;
+        tensor.copy_(received);
+    }
+    return done;
 }
 
 Result<void> ProcessGroup::barrier() {

@@ -47,10 +47,6 @@ cudaError_t fail(cudaError_t code) {
     return code;
 }
 
-void break_gpu() {
-    broken = true;
-}
-
 bool is_broken() {
     return broken;
 }
@@ -62,6 +58,10 @@ cudaError_t unless_broken() {
 }  // namespace fake_gpu
 
 extern "C" {
+
+void cudaFakeGpuBreak() {
+    fake_gpu::broken = true;
+}
 
 cudaError_t cudaGetLastError() {
     const cudaError_t error = cudaPeekAtLastError();

@@ -100,7 +100,7 @@ void delay() {
 void run(const Task& task) {
     static std::atomic<long> number = 0;
     if (number++ == settings().broken_task) {
-        break_gpu();
+        cudaFakeGpuBreak();
     }
     if (!is_broken()) {
         task();

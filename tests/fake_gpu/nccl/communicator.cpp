@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "tests/fake_gpu/cudart/errors.hpp"
 #include "tests/fake_gpu/machine/settings.hpp"
 #include "tests/fake_gpu/nccl/ras.hpp"
 
@@ -104,6 +105,9 @@ ncclResult_t ncclComm::connect() {
             break;
         case FaultKind::Slow:
             pause(fault.time);
+            break;
+        case FaultKind::Break:
+            cudaFakeGpuBreak();
             break;
         case FaultKind::None:
             break;

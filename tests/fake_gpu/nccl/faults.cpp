@@ -25,7 +25,8 @@ struct Rule {
 
 [[noreturn]] void refuse(std::string_view word) {
     give_up("DDPRUN_FAKE_GPU_NCCL_FAULT: " + std::string(word) +
-            " is none of [init-]KIND[:MS][@N], KIND one of hang, error, slow, die, refuse");
+            " is none of [init-]KIND[:MS][@N], KIND one of hang, error, slow, die, refuse, "
+            "break");
 }
 
 /// Cuts off the last `mark` and the text behind it, and returns the number in that text.
@@ -45,8 +46,8 @@ std::optional<long> cut_number(std::string_view& word, char mark) {
 }
 
 FaultKind kind_called(std::string_view name) {
-    constexpr std::array<std::string_view, 6> kNames = {"",     "hang", "error",
-                                                        "slow", "die",  "refuse"};
+    constexpr std::array<std::string_view, 7> kNames = {"",    "hang",   "error", "slow",
+                                                        "die", "refuse", "break"};
     for (std::size_t kind = 1; kind < kNames.size(); ++kind) {
         if (kNames[kind] == name) {
             return static_cast<FaultKind>(kind);

@@ -12,6 +12,7 @@ enum class FaultKind {
     Slow,    ///< takes part after a time
     Die,     ///< kills this process
     Refuse,  ///< the call fails
+    Break,   ///< meets an illegal address, which breaks the GPU
 };
 
 struct Fault {

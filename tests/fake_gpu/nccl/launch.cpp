@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "tests/fake_gpu/cudart/errors.hpp"
 #include "tests/fake_gpu/nccl/faults.hpp"
 #include "tests/fake_gpu/nccl/operation.hpp"
 
@@ -81,6 +82,9 @@ bool suffer(ncclComm& communicator, const Fault& fault) {
         case FaultKind::Slow:
             communicator.pause(fault.time);
             return !communicator.is_aborted();
+        case FaultKind::Break:
+            cudaFakeGpuBreak();
+            return false;
         case FaultKind::Refuse:
         case FaultKind::None:
             return true;
