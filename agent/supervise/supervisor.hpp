@@ -152,8 +152,8 @@ struct StopOrder {
 };
 
 /// Decides everything on one node: when workers start, are signalled, killed and judged, what is
-/// reported, and when the agent may go. Pure, like rdzv::Coordinator: agent/README.md holds its
-/// state × input table. Owned and called by one thread. One file per concern:
+/// reported, and when the agent may go. Pure, like rdzv::Coordinator: README.md beside this file
+/// holds its state × input table. Owned and called by one thread. One file per concern:
 /// supervisor.cpp          dispatch, deadlines
 /// supervisor_link.cpp     connection, store socket, joining, what is said again, beats, and until
 ///                         when workers may publish

@@ -12,7 +12,7 @@
 #include "rendezvous/wire/secret.hpp"
 
 /// How both ends of a connection prove that they hold the same secret before anything else is said.
-/// Three messages of fixed size (protocol/README.md shows them byte by byte):
+/// Three messages of fixed size (wire/README.md shows them byte by byte):
 ///
 ///     agent       -> rendezvous   hello: version, mode, role, nonce, digest of the job id
 ///     rendezvous  -> agent        answer: version, mode, status, nonce, proof

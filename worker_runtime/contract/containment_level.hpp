@@ -5,7 +5,7 @@
 #include <string_view>
 
 /// How much holds the workers of a node together, so that none survives its generation.
-/// agent/keeper/README.md has the promises.
+/// docs/containment.md has the promises.
 namespace ddprun {
 
 enum class ContainmentLevel {
