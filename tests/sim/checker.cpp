@@ -125,8 +125,8 @@ std::optional<NodeId> Checker::unfit_of(const rdzv::Run& run, const rdzv::Receiv
     return owner->second;
 }
 
-/// What becomes of who says so instead of joining: itself a node of the run it is lost as with a
-/// Goodbye. Else it changes nothing but who is in quarantine, and nothing for a node that is there.
+/// Notes an Unfit, which a node sends instead of joining. A node of the run that says so of itself
+/// is lost, as with a Goodbye. Any other sender changes only the quarantine, and no known node's.
 void Checker::note_unfit(const rdzv::Coordinator& coordinator, const rdzv::Unfit& message,
                          Instant now) {
     const rdzv::Run* run = coordinator.run();
@@ -283,7 +283,7 @@ void Checker::after_step(const rdzv::Coordinator& coordinator, const rdzv::Input
     is_first_step_ = false;
 }
 
-/// It is answered once. What is refused changes nothing, what is taken is told as an event.
+/// Each order is answered once. A refused order changes nothing, an accepted one becomes an event.
 void Checker::check_order(const rdzv::Run& run, const rdzv::OrderGiven& given,
                           const rdzv::Effects& effects, Instant now) {
     int answers = 0;
@@ -337,7 +337,7 @@ void Checker::check_orders_are_heeded(const rdzv::Run& run, Instant now) {
     }
 }
 
-/// Who only watches the events knows which generation was started, how often, and the verdict.
+/// A reader of the events alone knows which generation was started, how often, and the verdict.
 void Checker::check_events(const rdzv::Run& run, const rdzv::Effects& effects,
                            const Snapshot& after, Instant now) {
     int starts = 0;
@@ -380,7 +380,7 @@ void Checker::check_start_is_due(const rdzv::Run& run, Instant now) {
     }
 }
 
-/// Of what living workers belong to, the newest goes on; or none, and numbers follow after it.
+/// A daemon adopts the newest generation with living workers, or none, and numbers follow it.
 void Checker::check_adoption(const rdzv::Run& run) {
     const bool has_adopted = !std::holds_alternative<rdzv::Forming>(run.phase);
     if (has_adopted || run.current.floor < newest_held_) {
@@ -389,7 +389,7 @@ void Checker::check_adoption(const rdzv::Run& run) {
     }
 }
 
-/// What asks for a save gives the time for it.
+/// A stop that asks for a save gives the time for it.
 void Checker::check_stop(const rdzv::Run& run, const rdzv::Stop& stop) {
     const bool is_drain =
         stop.cause == rdzv::StopCause::Grow || stop.cause == rdzv::StopCause::Leave;
@@ -398,7 +398,7 @@ void Checker::check_stop(const rdzv::Run& run, const rdzv::Stop& stop) {
                                   run.settings.shutdown_timeout.count()));
     }
     const std::size_t size = run.current.places.size();
-    // Who comes back while it stops is told so again, and by then newcomers may have gone.
+    // A node that comes back during the stop is told so again; newcomers may have gone by then.
     if (stop.cause == rdzv::StopCause::Grow && before_.phase == kRunning &&
         !is_size_between(run.settings, size, size + run.nodes.ready().size())) {
         violate("S15", fmt::format("{} nodes stop to grow, {} wait, and that makes no larger size",

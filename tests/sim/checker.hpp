@@ -18,7 +18,7 @@
 
 namespace ddprun::sim {
 
-/// What really became of one rank, which no agent or coordinator can see.
+/// The true fate of one rank, which no agent or coordinator can see.
 enum class RankTruth { NotStarted, Lives, ExitedZeroByItself, EndedOtherwise };
 
 struct GenerationTruth {
@@ -36,7 +36,7 @@ struct GenerationTruth {
     bool is_whole = true;  ///< the coordinator knows all of its places
 };
 
-/// What a new daemon knows of the run.
+/// A new daemon's memory of the run.
 enum class Memory { Whole, Older, None };
 
 /// Judges what one coordinator after the other decides, from outside, after every step. The first
@@ -53,7 +53,7 @@ public:
     void daemon_died(Memory next);
     /// A verdict is kept no longer.
     void forget_run();
-    /// Nobody came back to it: what late ones still hold is all that is known of it.
+    /// No node came back to the run: only what late nodes still hold is known of it.
     void run_was_given_up();
 
     /// A message leaves the daemon.
@@ -76,7 +76,7 @@ public:
     [[nodiscard]] const std::string& last_verdict() const { return last_verdict_; }
     /// Null if no generation has that digest.
     [[nodiscard]] const GenerationTruth* truth_of(const std::string& digest) const;
-    /// Of the run; none while fewer than the minimum are ready.
+    /// The time from which the run could start; none while fewer than the minimum are ready.
     [[nodiscard]] std::optional<Instant> startable_since() const { return startable_since_; }
     /// Until when a generation was stopped that nothing was wrong with.
     [[nodiscard]] Instant last_drain() const { return last_drain_; }
@@ -89,7 +89,7 @@ private:
     static constexpr std::size_t kStopping = 3;
     static constexpr std::size_t kAdopting = 5;
 
-    /// What a stale message must leave alone, and what one stop may charge.
+    /// The state that a stale message must leave alone, and that bounds what one stop may charge.
     struct Snapshot {
         std::string token;
         std::size_t phase = 0;

@@ -1,4 +1,4 @@
-// What a run goes through: generations, ranks, verdicts.
+// Checker follows a run through generations, ranks and verdicts.
 
 #include <algorithm>
 #include <set>
@@ -50,7 +50,7 @@ void Checker::check_new_generation(const rdzv::Run& run, Instant now) {
             violate("S1", fmt::format("generation {} follows {}", run.current.number.value(),
                                       previous->second.generation.value()));
         }
-        // What was adopted instead of an old record may know nothing of the places before.
+        // A generation adopted instead of an old record may know nothing of the places before.
         if (previous->second.is_whole && before_.phase != kAdopting) {
             check_places(run, previous->second);
         }
@@ -90,7 +90,7 @@ void Checker::check_places(const rdzv::Run& run, const GenerationTruth& old) {
     }
 }
 
-/// Who was taken, and who not.
+/// Checks which nodes got a place, and which did not.
 void Checker::check_choice(const rdzv::Run& run, Instant now) {
     const auto is_left_out = [&](const NodeId& id) {
         const auto found = run.quarantined.find(id);

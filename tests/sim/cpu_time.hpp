@@ -4,7 +4,7 @@
 
 namespace ddprun::sim {
 
-/// What this process has used of processors so far, in seconds.
+/// The processor time that this process has used so far, in seconds.
 inline double cpu_seconds() {
     timespec time{};
     ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);

@@ -24,7 +24,7 @@ namespace ddprun::sim {
 /// The only job.
 inline const JobId kJob{"sim"};
 
-/// What the journal is to do: write that record, or erase the run's.
+/// A task of the journal: it writes that record, or erases the run's.
 struct JournalWrite {
     std::uint64_t host_number = 0;  ///< whose answers are wanted
     std::optional<rdzv::RunRecord> record;

@@ -93,9 +93,9 @@ private:
     }
 
     // One of several daemons.
-    /// What becomes of the one who asked.
+    /// Tells the daemon that asked how its request ended.
     using EtcdReply = std::function<void(Daemon&)>;
-    /// What happens in etcd.
+    /// Happens in etcd, and returns the reply.
     using EtcdRequest = std::function<EtcdReply()>;
     /// `unanswered` if there is no answer after `patience`; the request may still arrive.
     void ask_etcd(Daemon& daemon, Duration patience, EtcdRequest request, EtcdReply unanswered);
@@ -160,7 +160,7 @@ private:
     void open_store(Machine& machine, const std::string& host);
     /// Runs `action` after `delay` unless that process is gone by then.
     void later(Machine& machine, Duration delay, Action action);
-    /// What the agent's process does itself: now, or when it runs again.
+    /// Runs what the agent's process does itself: now, or when the process runs again.
     void in_agent(Machine& machine, Action action);
     void later_in_agent(Machine& machine, Duration delay, Action action);
     [[nodiscard]] std::string name_of(const Machine& machine) const;
@@ -171,7 +171,7 @@ private:
     // Workers.
     void start_workers(Machine& machine, const agent::StartWorkers& effect);
     void plan_life(Machine& machine, FakeWorker& worker);
-    /// What all nodes of that generation live through, drawn from its digest.
+    /// All nodes of a generation live through the same course, drawn from the generation's digest.
     enum class Course { Works, WaitsForOne, Hangs };
     [[nodiscard]] Course course_of(const std::string& digest) const;
     void look_at_workers(Machine& machine, Generation generation);
@@ -245,7 +245,7 @@ private:
     void judge_patience(const Daemon& daemon);
     void judge_retries(Daemon& daemon);
     [[nodiscard]] Duration silence_max(Instant since) const;
-    /// What it says to nodes waited for a record at some moment from `since` on.
+    /// The daemon's messages to nodes waited for a record at some moment from `since` on.
     [[nodiscard]] static bool has_held_back(const Daemon& daemon, Instant since);
     void judge_explanations(const Daemon& daemon);
     void judge_start_is_due(const Daemon& daemon);

@@ -1,4 +1,4 @@
-// What an agent's shell does: effects, ticks.
+// The simulation does the work of an agent's shell: effects, ticks.
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-// What goes wrong.
+// The simulation injects faults.
 
 #include <algorithm>
 #include <csignal>
@@ -366,7 +366,7 @@ void Simulation::slow_network(Dice& dice) {
     }
 }
 
-/// What a network must not do, and a rendezvous survives: an old report once more.
+/// The network repeats an old report, which it must not do and a rendezvous survives.
 void Simulation::replay_report(Machine& machine, Dice& dice) {
     const std::uint64_t drawn = dice.next();
     Daemon* const daemon = deciding();
@@ -674,7 +674,7 @@ void Simulation::let_stranger_join(Daemon& daemon, bool is_larger, const std::st
     }
 }
 
-/// Whoever has not joined is not heard, whatever it says (S13: here, past the handshake).
+/// A daemon ignores a node that has not joined, whatever it says (S13: here, past the handshake).
 void Simulation::speak_without_joining(Daemon& daemon, std::uint64_t word) {
     const Generation generation = daemon.coordinator().run()->current.number;
     rdzv::WorkerFailed failed;

@@ -1,4 +1,4 @@
-// What only somebody who sees all nodes can judge.
+// The simulation judges what only an observer of all nodes can judge.
 
 #include <algorithm>
 #include <utility>
@@ -15,7 +15,7 @@ namespace ddprun::sim {
 namespace {
 
 constexpr Milliseconds kJudgeEvery{500};
-/// What is due at once may take so long, besides the time of messages.
+/// An action that is due at once may take so long, besides the time of messages.
 constexpr Milliseconds kAtOnce{2000};
 /// From the end of a connection to the others' signals, besides the time of messages (L2).
 constexpr Milliseconds kNoticeMax{50};
@@ -91,7 +91,7 @@ void Simulation::judge_regularly() {
     events_.after(kJudgeEvery, [this] { judge_regularly(); });
 }
 
-/// What it is told may have been held back for a record.
+/// The daemon may have held back a message to the machine for a record: `is_held_back`.
 void Simulation::judge_calm(const Daemon& daemon, Machine& machine, bool is_held_back) {
     const rdzv::Run* const run = daemon.coordinator().run();
     if (!is_held_back || !has_several()) {
@@ -143,7 +143,7 @@ bool Simulation::has_held_back(const Daemon& daemon, Instant since) {
     return daemon.host->is_waiting() || daemon.let_out_at >= since;
 }
 
-/// Whoever waits knows for what (L3).
+/// A daemon or agent that waits knows for what (L3).
 void Simulation::judge_explanations(const Daemon& daemon) {
     const Instant now = events_.now();
     const rdzv::Run* run = daemon.coordinator().run();
@@ -206,7 +206,7 @@ void Simulation::judge_start_is_due(const Daemon& daemon) {
     }
 }
 
-/// Whoever was told to leave drains and may go (L3, L4).
+/// A node that was told to leave drains and may go (L3, L4).
 void Simulation::judge_leaver(Machine& machine) {
     if (!machine.signalled_at.has_value()) {
         return;
@@ -228,7 +228,7 @@ void Simulation::judge_leaver(Machine& machine) {
     }
 }
 
-/// Whatever a member missed while it was away is said again, if nothing was held back.
+/// A daemon repeats what a member missed while it was away, if nothing was held back.
 void Simulation::judge_member(const Daemon& daemon, Machine& machine) {
     const rdzv::Run* run = daemon.coordinator().run();
     if (run == nullptr || machine.token != run->token) {
@@ -265,8 +265,8 @@ void Simulation::judge_machine(Machine& machine) {
     }
 }
 
-/// Where the run has gone on to another generation, those of the last may publish nothing (S19), by
-/// the clock alone: their agent may be stalled.
+/// Once the run has another generation, workers of the last one may publish nothing (S19), by the
+/// clock alone: their agent may be stalled.
 void Simulation::judge_publishing(const Machine& machine) {
     const rdzv::Run* run = decided_run();
     if (run == nullptr || run->current.digest.empty() || machine.supervisor == nullptr ||
@@ -292,7 +292,7 @@ void Simulation::judge_everybodys_publishing(const rdzv::Run& run) {
     }
 }
 
-/// Nobody whose generation is stopped because it hangs has shown a sign of life lately.
+/// No rank of a generation that is stopped for a hang has shown a sign of life lately.
 void Simulation::judge_hang(const rdzv::Run& run) {
     const rdzv::Stopping* stopping = std::get_if<rdzv::Stopping>(&run.phase);
     if (stopping == nullptr || stopping->order.cause != rdzv::StopCause::Hang ||
@@ -392,7 +392,7 @@ void Simulation::judge_start(const rdzv::Run& run, const rdzv::Send& send,
     }
 }
 
-/// What nodes have told of their programs to a run: some may be gone when a refusal is let out.
+/// Collects the programs that nodes told a run: some may be gone when a refusal is let out.
 void Simulation::note_program(const rdzv::Coordinator& coordinator, const rdzv::Input& input) {
     const rdzv::Received* received = std::get_if<rdzv::Received>(&input);
     const rdzv::Join* join =
@@ -435,7 +435,7 @@ void Simulation::judge_refusal(const rdzv::Run& run, const rdzv::Send& send,
     }
 }
 
-/// Nobody acts on what the next daemon would not know.
+/// No node may act on a decision that the next daemon would not know.
 void Simulation::judge_durability(const Daemon& daemon, const rdzv::Run& run,
                                   const rdzv::RendezvousMessage& message) {
     if (daemon.is_behind || options_.is_in_process) {
@@ -461,7 +461,7 @@ void Simulation::judge_durability(const Daemon& daemon, const rdzv::Run& run,
     }
 }
 
-/// Of several daemons only the one decides whose key etcd still keeps (S1).
+/// When there are several daemons, only the one whose key etcd still keeps decides (S1).
 void Simulation::judge_leadership(const Daemon& daemon) {
     if (!has_several()) {
         return;

@@ -1,4 +1,4 @@
-// What operators ask for, at random, and what becomes of it.
+// Operators give orders at random, and the simulation judges the outcome.
 
 #include <utility>
 
@@ -18,7 +18,7 @@ constexpr int kForMsMax = 8000;
 rdzv::OperatorOrder draw_order(Dice& dice, const SimOptions& options) {
     constexpr std::size_t kNobody = 1;
     rdzv::OperatorOrder order{.job = JobId("sim")};
-    // Whatever it is, all is drawn: so that leaving one kind out would change no other.
+    // Each kind of order draws all values, so that leaving one kind out would change no other.
     const std::uint64_t kind = dice.below(2 * rdzv::kOperatorActionNames.size() + 2);
     order.action = rdzv::kOperatorActionNames[kind % rdzv::kOperatorActionNames.size()].second;
     const std::uint64_t node = dice.below(static_cast<std::uint64_t>(options.nodes) + kNobody);
@@ -115,7 +115,7 @@ void Simulation::note_drained(const rdzv::Run& run, const rdzv::OrderGiven& give
     }
 }
 
-/// Whoever is drained and has no workers may go (L3).
+/// A drained node without workers may go (L3).
 void Simulation::judge_drained(const rdzv::Run& run, const Machine& machine) {
     const auto node = run.nodes.find(machine.node);
     if (!machine.drained_at.has_value() || machine.token != run.token || node == run.nodes.end() ||

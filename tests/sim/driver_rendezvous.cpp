@@ -145,7 +145,7 @@ void Simulation::open_host(Daemon& daemon, const JournalEntry& entry) {
     carry_out(daemon, wanted);
 }
 
-/// Whatever it was about to do is not done.
+/// A closed host does nothing more of what it was about to do.
 void Simulation::close_host(Daemon& daemon) {
     is_etcd_behind_ |= has_several() && daemon.is_behind;
     daemon.is_behind = daemon.is_behind && !has_several();
@@ -339,7 +339,7 @@ void Simulation::let_out(Daemon& daemon, const rdzv::Send& send) {
 
 // --------------------------------------------------------------------------------------- journal
 
-/// One at a time. What waits is superseded by what comes later; both are answered then.
+/// Writes one at a time. A later write supersedes one that waits; both are answered then.
 void Simulation::write(Daemon& daemon, JournalWrite wanted) {
     if (daemon.is_writing) {
         if (daemon.waiting_write.has_value()) {

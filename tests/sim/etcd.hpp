@@ -12,7 +12,7 @@
 
 namespace ddprun::sim {
 
-/// What is on stable storage: the disk of the only daemon, or the run's key in etcd.
+/// The content of stable storage: the disk of the only daemon, or the run's key in etcd.
 struct JournalEntry {
     std::optional<rdzv::RunRecord> record;  ///< goes through the codec when it is read
     std::uint64_t revision = 0;             ///< of the change that wrote it; etcd's only
@@ -20,14 +20,14 @@ struct JournalEntry {
     [[nodiscard]] bool is_closed() const {
         return record.has_value() && record->phase == rdzv::RecordedPhase::Closed;
     }
-    /// Of the generation in it; empty if none.
+    /// The digest of the generation in the record; empty if none.
     [[nodiscard]] std::string digest() const {
         return record.has_value() ? record->digest : std::string();
     }
 };
 
-/// What several daemons share, as etcd keeps it: leases, the leader's key, and the record of the
-/// run. How long requests are under way, and whether they arrive, is the driver's.
+/// The state that several daemons share, as etcd keeps it: leases, the leader's key, and the record
+/// of the run. The driver decides how long requests are under way, and whether they arrive.
 class Etcd {
 public:
     explicit Etcd(Duration ttl) : ttl_(ttl) {}
@@ -36,7 +36,7 @@ public:
     /// False: there is no such lease, or none any more.
     [[nodiscard]] bool prolong(Instant now, std::int64_t lease);
     [[nodiscard]] rdzv::KeySeen look() const { return {.key = leader_, .revision = revision_}; }
-    /// Makes the leader's key unless it is there, and says whose it is. None: no such lease.
+    /// Makes the leader's key unless it exists, and says whose it is; nothing without such a lease.
     [[nodiscard]] std::optional<rdzv::KeySeen> campaign(Instant now, const std::string& endpoint,
                                                         std::int64_t lease);
     /// Deletes the leader's key if its lease is over; true if so.
@@ -52,7 +52,7 @@ public:
                                           const rdzv::WriteGuard& guard);
 
     [[nodiscard]] const std::optional<rdzv::LeaderKey>& leader() const { return leader_; }
-    /// Of the leader's lease.
+    /// The end of the leader's lease.
     [[nodiscard]] Instant lease_end() const { return leases_.at(leader_->lease); }
     [[nodiscard]] const JournalEntry& entry() const { return entry_; }
 

@@ -209,7 +209,7 @@ void Job::training_ends(bool is_saved) {
     if (!trains_from_.has_value()) {
         return;
     }
-    // What is done after a failure is nothing: the others wait for who is gone.
+    // The job gets no work done after a failure: the others wait for the one that is gone.
     const Instant end = is_saved ? events_.now() : failed_at_.value_or(events_.now());
     const Instant from = *std::exchange(trains_from_, std::nullopt);
     const Duration started_for = std::min(end - from, options_.restart_takes);

@@ -8,7 +8,7 @@
 
 namespace ddprun::sim {
 
-/// What a user wants to know about a job before it is started.
+/// Describes a job of which a user wants a forecast before its start.
 struct ForecastOptions {
     int nodes = 1;           ///< of the job
     int min_nodes = 0;       ///< it goes on with; 0: all
@@ -26,7 +26,7 @@ struct ForecastOptions {
     std::uint64_t seed = 1;
 };
 
-/// Where the time went. The parts add up to `total`.
+/// The uses of the time. The parts add up to `total`.
 struct Forecast {
     int failures = 0;
     int restarts = 0;

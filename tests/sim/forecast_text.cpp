@@ -1,4 +1,4 @@
-// What people read of a forecast, and programs.
+// Writes a forecast as a text for people, and for programs.
 
 #include <charconv>
 #include <cmath>

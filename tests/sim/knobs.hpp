@@ -24,10 +24,10 @@ struct Knob {
 /// Applies "name=value,name=value". Failure is InvalidArgument and names the part.
 [[nodiscard]] Result<void> apply_changes(SimOptions& options, const std::string& changes);
 
-/// What must be applied to the options of the seed to get these; empty if nothing.
+/// The changes to the options of the seed that give these options; empty if none are needed.
 [[nodiscard]] std::string changes_of(const SimOptions& options, const SimOptions& drawn);
 
-/// What number_ranges() writes, "2,5-9". Failure is InvalidArgument.
+/// Reads the text that number_ranges() writes, "2,5-9". Failure is InvalidArgument.
 [[nodiscard]] Result<std::vector<std::size_t>> parse_indexes(const std::string& text);
 
 }  // namespace ddprun::sim

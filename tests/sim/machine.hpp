@@ -31,7 +31,7 @@ struct FakeWorker {
     Instant quiet_from = Instant::max();  ///< it shows no sign of life from then on
 };
 
-/// What an agent said of a generation, to be said again by a network that should not.
+/// An agent's report of a generation, for a network that repeats it and should not.
 struct OldReport {
     Generation generation;
     std::string token;

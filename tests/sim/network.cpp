@@ -6,7 +6,7 @@ namespace ddprun::sim {
 
 namespace {
 
-/// Of a message beside its body: frame, MAC, TCP.
+/// A message has so many bytes beside its body: frame, MAC, TCP.
 constexpr std::int64_t kFrameBytes = 64;
 
 }  // namespace

@@ -25,15 +25,15 @@ struct Packet {
 };
 
 /// Connections as TCP gives them: order is kept, delays differ, a connection that breaks loses what
-/// is under way, and each side learns of it in its own time, or never. Whatever is held up arrives
-/// later: TCP sends again what the network loses.
+/// is under way, and each side learns of it in its own time, or never. Packets that are held up
+/// arrive later: TCP sends again what the network loses.
 class Network {
 public:
     using Receiver = std::function<void(ConnectionId, int whom, Packet)>;
 
     Network(EventQueue& events, const SimOptions& options);
 
-    /// What reaches a daemon and what reaches a node. Set once.
+    /// The network calls these for what reaches a daemon and what reaches a node. Set once.
     Receiver to_rendezvous;
     Receiver to_node;
 

@@ -14,7 +14,7 @@
 
 namespace ddprun::sim {
 
-/// What goes wrong. fault_plan.cpp has their names and what they mean.
+/// The kinds of faults. fault_plan.cpp has their names and what they mean.
 enum class FaultKind {
     WorkerCrash,
     WorkerExitsEarly,
@@ -106,7 +106,7 @@ struct SimOptions {
     bool etcd_grants_when_full = false;  ///< a record is too large: others may still lead
     FaultWeights faults{};
     std::vector<FaultKind> without;  ///< left out of the plan
-    /// Of the plan that the seed draws, only these; none: all.
+    /// The plan has only these of the faults that the seed draws; without a value, all.
     std::optional<std::vector<std::size_t>> kept_faults;
 };
 

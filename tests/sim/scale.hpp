@@ -5,8 +5,8 @@
 
 namespace ddprun::sim {
 
-/// What one coordinator costs with `nodes` nodes: CPU time of one core, each message encoded by who
-/// sends it and decoded by who gets it. Sockets are not part of it.
+/// The cost of one coordinator with `nodes` nodes: CPU time of one core, each message encoded by
+/// its sender and decoded by its receiver. The cost of sockets is not included.
 struct ScaleRow {
     int nodes = 0;
     double form_ms = 0;     ///< from the first join to the last node's Start

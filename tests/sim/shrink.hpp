@@ -17,8 +17,8 @@ struct Shrunk {
 };
 
 /// Makes a run that violates a property as simple as it can: fewer faults, one by one and in
-/// halves, fewer nodes and slots, plain settings. What is left violates the same property (the
-/// letters before the colon), not necessarily with the same words. None if `options` violate none.
+/// halves, fewer nodes and slots, plain settings. The result violates the same property (the
+/// letters before the colon), maybe in other words. Returns no value if `options` violate none.
 [[nodiscard]] std::optional<Shrunk> shrink(const SimOptions& options);
 
 /// The command line that runs `options` again.

@@ -172,7 +172,7 @@ TEST_CASE("4,096 nodes form, fail and end with messages and records like those o
     CHECK(large.stop_bytes < small.stop_bytes + 16);
     CHECK(large.form_records == small.form_records);
     CHECK(large.restart_records == small.restart_records);
-    // Who has finished is written behind, once for each node.
+    // The record that a node has finished is written behind, once for each node.
     CHECK(small.end_records <= 100);
     CHECK(large.end_records <= 4096);
 }

@@ -92,7 +92,7 @@ void FakeStandbys::start_generation() {
             is_importing_ = true;
         }
         learn(kModule);
-        learn(kLazyModule);  // Of a program: it tells the same again.
+        learn(kLazyModule);  // A program tells the same again.
     }
 }
 

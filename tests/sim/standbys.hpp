@@ -34,7 +34,7 @@ public:
     void begin();
     void pause();
     void start_generation();
-    /// What was begun takes its time: the agent does not run for a while.
+    /// Preparations that have begun may take longer: the agent does not run for a while.
     void excuse() { peace_ += 1; }
 
 private:

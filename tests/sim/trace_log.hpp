@@ -9,7 +9,7 @@
 
 namespace ddprun::sim {
 
-/// What happened, one line each, as a hash that is equal for equal runs; the lines only if wanted.
+/// Hashes each line of what happened; equal runs have equal hashes. Keeps the lines if wanted.
 class TraceLog {
 public:
     explicit TraceLog(bool keeps_lines) : keeps_lines_(keeps_lines) {}

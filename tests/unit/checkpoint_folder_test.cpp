@@ -321,7 +321,7 @@ TEST_CASE("a checkpoint of the same step takes the place of the other, damaged o
     REQUIRE(publish(folder.path(), 3, 3));
     CHECK(weight_of(folder.path(), 3) == some_bytes(24, 3));
     CHECK(names_in(folder.path()) == Names{"step-000000000003"});
-    // What was loaded before stays what it was.
+    // A replacement does not change a checkpoint that was loaded before.
     const Result<LoadedCheckpoint> loaded = read_checkpoint(folder.path(), 3);
     REQUIRE(publish(folder.path(), 3, 4));
     CHECK(text_of(loaded->tensors.at("weight").bytes) == some_bytes(24, 3));

@@ -1,4 +1,4 @@
-// What a Supervisor was given and has decided, told as events, and where the time went.
+// Chronicle tells a Supervisor's inputs and decisions as events, and where the time went.
 
 #include "agent/watch/chronicle.hpp"
 
@@ -303,7 +303,7 @@ TEST_CASE("steps that were lost with a restart are done anew: about as long as t
     // It cannot have been longer than it has trained.
     CHECK(use.shares(begin + seconds(25)).training == seconds(10));
     CHECK(use.shares(begin + seconds(25)).checkpointing == seconds(12));
-    // Of a rank that failed without telling its last step, another one's counts.
+    // When a rank failed without telling its last step, the step of another rank counts.
     use.note_told(Generation(1), 13, seconds(0));
     CHECK(use.shares(begin + seconds(99)).redone > seconds(3));
 }

@@ -211,7 +211,7 @@ TEST_CASE("the verdict has a line for each rank that failed, the earliest first,
           "a 1 SIGKILL, 137, 9800 ms, Out of memor…\n"
           "a 0 SIGSEGV (core), 139, 9900 ms, last on stdo…\n");
     CHECK(verdict.failure_count == 6);
-    // What ended the job is on the timeline with its cause, which was not known at first.
+    // The timeline has the failure that ended the job, with the cause that was unknown at first.
     REQUIRE(verdict.timeline.size() >= 2);
     CHECK(verdict.timeline[verdict.timeline.size() - 2].text ==
           "rank 2 on a exited with code 1: ValueError: bad batch 17");
@@ -219,7 +219,7 @@ TEST_CASE("the verdict has a line for each rank that failed, the earliest first,
 
 namespace {
 
-/// Of a job of one node, that grows to two half a minute after it has begun.
+/// A join to a job of one node that grows to two half a minute after its beginning.
 Join growing(const std::string& name) {
     Join join = join_of(name, 1);
     join.settings.max_nodes = 2;
@@ -426,7 +426,7 @@ TEST_CASE("a start and a verdict wait for their record, what was decided before 
     driver.hear(1, join_of("a", 2));
     CHECK(driver.effects.record == RecordWrite::None);
     driver.effects = {};
-    // Who made the start possible is answered at once, so that it can beat.
+    // The node that made the start possible is answered at once, so that it can beat.
     driver.hear(2, join_of("b", 2));
     const auto send = [](const Effect& effect) { return std::get<Send>(effect).message; };
     const Effects start = std::exchange(driver.effects, {});
@@ -617,7 +617,7 @@ TEST_CASE("moments are told in their order, however late a node's word comes") {
     CHECK(driver.events.back().at == driver.now - Milliseconds(50));
 }
 
-/// What people were told of a hang.
+/// The hang notices that users were given.
 std::vector<Event> hang_notices(const Driver& driver) {
     std::vector<Event> notices;
     std::copy_if(driver.events.begin(), driver.events.end(), std::back_inserter(notices),
@@ -782,7 +782,7 @@ TEST_CASE("whoever is not fit, and however many are, no more than the limit are 
     say_unfit("x2");
     CHECK(coordinator.run() == nullptr);
     CHECK_FALSE(coordinator.is_empty());
-    // What was kept is over; x2, which came later and was not, would not be.
+    // The quarantines of x0 and x1 are over; that of x2, had it been kept, would still last.
     now += Limits().quarantine_cooldown - Milliseconds(500);
     Effects effects;
     coordinator.step(now, Received{ConnectionId(1), join_of("a", 2)}, effects);

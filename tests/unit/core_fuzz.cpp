@@ -235,7 +235,7 @@ private:
         agent.is_gone = true;
     }
 
-    /// What a real agent does with the next message; workers that start succeed at once if told so.
+    /// Obeys the next message as a real agent does; workers that start succeed at once if told so.
     void obey(FuzzAgent& agent, bool finishes) {
         if (agent.inbox.empty()) {
             return;

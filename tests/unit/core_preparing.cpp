@@ -1,4 +1,4 @@
-// What must be done before the first workers: by each node, or by one for the job.
+// Nodes prepare before the first workers: each node for itself, or one node for the job.
 
 #include <chrono>
 #include <optional>
@@ -180,7 +180,7 @@ TEST_CASE("one node prepares for the job, and another one once it is lost") {
     nodes.join(3, Prepares::Job);
     CHECK(nodes.sent<Prepare>(3).empty());
     CHECK_FALSE(nodes.runs());
-    // Whoever is not asked cannot have done it.
+    // A node that was not asked cannot have prepared.
     nodes.done(2);
     CHECK_FALSE(nodes.runs());
     nodes.lose(1);

@@ -55,7 +55,7 @@ DistributedSampler sampler_of_rank(int rank) {
     return {103, rank, 3, {.seed = 4}};
 }
 
-/// What is left of the sampler's epoch.
+/// Takes the remaining batches of the sampler's epoch.
 Batches rest_of(DistributedSampler& sampler) {
     Batches batches;
     while (const auto batch = sampler.next(8)) {

@@ -1,4 +1,4 @@
-// What those say who say that a node will be taken away.
+// ddprun reads notices that a node will be taken away, as their sources write them.
 
 #include "agent/contract/drain_sources.hpp"
 

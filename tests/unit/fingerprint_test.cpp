@@ -1,4 +1,4 @@
-// What is read of a program and its Python, from folders made for the test.
+// The fingerprint describes a program and its Python, here in folders made for the test.
 
 #include "launcher/machine/fingerprint.hpp"
 

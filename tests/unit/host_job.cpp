@@ -230,7 +230,7 @@ TEST_CASE("a journal that hangs is given up after its timeout, and counts again 
     all.run_until(1000);
     CHECK(all.sent<Start>() == 1);
     CHECK(all.host->fault() == "the journal has not answered for 1000 ms");
-    // Who joined meanwhile was not answered, and does not beat before.
+    // A node that joined meanwhile was not answered, and does not beat before the answer.
     CHECK(all.run().doubt.until);
     all.answer(1100);
     CHECK(all.host->fault().empty());
@@ -282,7 +282,7 @@ TEST_CASE("a leader goes on without a record that etcd does not take within its 
     CHECK_FALSE(all.host->is_waiting());
     CHECK(all.has_noticed("no longer durable: no space left"));
     CHECK(all.has_said("etcd has not taken this run's record for 3000 ms: the run goes on"));
-    // Whoever joined meanwhile was not answered, and does not beat before.
+    // A node that joined meanwhile was not answered, and does not beat before the answer.
     CHECK(all.run().doubt.until);
 
     SECTION("what comes next waits for no record") {

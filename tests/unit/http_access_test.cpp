@@ -1,5 +1,5 @@
-// Who is answered over HTTP: this machine's programs, who shows the token, and no other site's
-// page.
+// Over HTTP, the server answers this machine's programs and callers that show the token, and no
+// other site's page.
 
 #include "rendezvous/http/http_access.hpp"
 
@@ -74,7 +74,7 @@ TEST_CASE("a page of another site is not answered") {
     CHECK_FALSE(from("null"));
 }
 
-/// What a GET of `target` is judged to be, with these headers; nothing: it is answered.
+/// Judges a GET of `target` with these headers; returns nothing if the GET is answered.
 std::optional<ErrorCode> refusal_of(const char* target,
                                     const std::vector<std::pair<const char*, const char*>>& headers,
                                     std::optional<bool> is_here = true) {
@@ -185,7 +185,7 @@ TEST_CASE("where TLS is spoken other machines are answered in nothing else") {
     const HttpWay in_clear{.is_on_this_machine = false};
     const HttpWay hidden{.is_on_this_machine = false, .is_hidden = true};
     const std::string asks_for_https = "HTTP in clear with its own machine only: ask https://head:";
-    // Nor the page, in which a token would be typed.
+    // The server refuses the page in clear too, because a user would type a token into it.
     for (const char* const target : {"/", "/status", "/nothing"}) {
         CHECK(says(target, in_clear).find(asks_for_https) != std::string::npos);
         CHECK(says(target, in_clear).find("make another") == std::string::npos);

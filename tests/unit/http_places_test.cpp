@@ -1,4 +1,4 @@
-// Who of the admitted watchers has a place.
+// WatcherPlaces decides which admitted watchers have a place.
 
 #include <string>
 

@@ -1,4 +1,4 @@
-// What goes to etcd and what comes back, as an etcd 3.4 said it.
+// The journal writes requests to etcd and reads answers, here as an etcd 3.4 gave them.
 
 #include <nlohmann/json.hpp>
 

@@ -1,4 +1,4 @@
-// What an earlier run has found that a program imports, from folders made for the test.
+// An earlier run has found the modules that a program imports, here in folders for the test.
 
 #include "launcher/run/learned_imports.hpp"
 

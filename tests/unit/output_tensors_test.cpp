@@ -1,5 +1,5 @@
-// What DistributedDataParallel finds in a network's output. LibTorch has a CHECK of its own: only
-// REQUIRE is used here.
+// DistributedDataParallel finds the tensors in a network's output. LibTorch has a CHECK of its
+// own: only REQUIRE is used here.
 
 #include "worker_runtime/nn/output_tensors.hpp"
 

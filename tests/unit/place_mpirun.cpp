@@ -38,7 +38,7 @@ const Variables kMpich = {{"MPI_LOCALNRANKS", "2"},  {"MPI_LOCALRANKID", "0"}, {
                           {"PMI_HOSTNAME", "nodeb"}, {"PMI_RANK", "2"},        {"PMI_SIZE", "4"}};
 const Variables kIntel = with(
     kMpich, {{"PMI_HOSTNAME", ""}, {"I_MPI_HYDRA_UUID", "e5210000-1f10-635d-ea60-0600eef1ad25"}});
-// What `srun --mpi=pmi2` sets beside its own (Slurm's source, src/plugins/mpi/pmi2/mpi_pmi2.c).
+// `srun --mpi=pmi2` sets these beside its own (Slurm's source, src/plugins/mpi/pmi2/mpi_pmi2.c).
 const Variables kSrunPmi2 = {{"PMI_FD", "3"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}};
 
 /// All four on this machine.

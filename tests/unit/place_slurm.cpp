@@ -6,9 +6,9 @@ using namespace ddprun::launcher::test;
 
 namespace {
 
-// What Slurm 22.05.8 (Debian 12) has set for the tasks of `srun -N2`, of `sbatch -N2
-// --ntasks-per-node=4 --cpus-per-task=2`, and for a command of `salloc -N2`; names of nodes
-// changed.
+// Slurm 22.05.8 (Debian 12) has set these for the tasks of `srun -N2`, of `sbatch -N2
+// --ntasks-per-node=4 --cpus-per-task=2`, and for a command of `salloc -N2`; the names of nodes
+// are changed.
 const Variables kStep = {
     {"SLURMD_NODENAME", "gpu-01"},
     {"SLURM_CLUSTER_NAME", "loop"},
@@ -332,7 +332,7 @@ TEST_CASE("variables of Slurm that contradict each other are refused") {
           "SLURM_STEP_TASKS_PER_NODE=1: is for 1 nodes, but slurm job 42.0 has 2" + way_out);
     CHECK(refusal_of("", {{"SLURM_JOB_ID", "42"}}) ==
           "slurm job 42: SLURM_JOB_NODELIST is not set, so that nobody knows its nodes" + way_out);
-    // Who says all by hand is not held up by it.
+    // A wrong variable of Slurm does not stop a user who gives all by hand.
     CHECK(plan_of("--standalone", with(kStep, {{"SLURM_JOB_ID", "x"}})).is_single_node);
     CHECK(refusal_of("--place slurm", kStep) == "--place slurm: must be auto or none");
 }

@@ -35,7 +35,7 @@ TEST_CASE("all addresses of an endpoint are tried, and those of this machine are
     CHECK(hosts_of(elsewhere.addresses) == Hosts{"10.0.0.9", "fd00::9"});
     CHECK(elsewhere.own.empty());
     CHECK_FALSE(elsewhere.is_loopback);
-    // Whatever the order of the answer, the same one is served: nodes of one machine agree on it.
+    // The order of the answer does not change what is served: nodes of one machine agree on it.
     for (const Hosts& answer : {Hosts{"fd00::7", "10.0.0.7"}, Hosts{"10.0.0.7", "fd00::7"}}) {
         const EndpointPlace here = place_of("head", answer);
         CHECK(hosts_of(here.addresses) == answer);

@@ -1,5 +1,5 @@
-// What is asked of NVIDIA's library, with the library of plan_fake_nvml.cpp in its place: ctest
-// sets LD_LIBRARY_PATH to its folder.
+// ddprun asks NVIDIA's library, with the library of plan_fake_nvml.cpp in its place: ctest sets
+// LD_LIBRARY_PATH to its folder.
 
 #include <chrono>
 #include <cstdint>

@@ -168,7 +168,7 @@ TEST_CASE("a program that is not there or cannot be executed is refused before a
         CHECK(error.line == it.line);
         CHECK(error.exit_code == it.exit_code);
     }
-    // What lies beside it may have been meant.
+    // The user may have meant a program of a similar name in the same folder.
     machine.texts = {{"/home/user/train.py", ""}, {"/home/user/train.txt", ""}, {"sub/run.py", ""}};
     machine.executables.insert("evaluate");
     machine.texts["/home/user/evaluate"] = "";
@@ -241,7 +241,7 @@ TEST_CASE("Python is ddprun's own where it has torch, else the environment's, el
     CHECK(python() == "/venv/bin/python3");
     machine.own_place = "/env/bin";
     CHECK(python() == "/venv/bin/python3");
-    // Where a package's files are is told by the names in lib; torch itself is a folder.
+    // The names in lib show where a package's files are; torch itself is a folder.
     const std::string site =
         GENERATE("/env/lib/python3.12/site-packages", "/env/lib64/python3.9/site-packages",
                  "/env/lib/python3/dist-packages");
@@ -287,7 +287,7 @@ TEST_CASE("Python is that of the environment that ddprun was started from, unles
     machine.started_place = "/usr/local/bin";
     CHECK(python() == "/usr/bin/python3");
     machine.started_place = "/env/bin";
-    // Who has activated another one has chosen.
+    // A user who has activated another environment has chosen its Python.
     machine.variables["CONDA_PREFIX"] = "/conda";
     CHECK(python() == "/conda/bin/python3");
     CHECK(plan().python_origin == "$CONDA_PREFIX");
@@ -330,7 +330,7 @@ TEST_CASE("one line says which Python was taken where several could be meant") {
     machine.folders.insert("/conda/conda-meta");
     CHECK(notes().front().find("beside ddprun") == std::string::npos);
     machine.started_place.clear();
-    // Who has chosen by himself need not be told.
+    // A user who has set PYTHON_EXEC has chosen, and gets no note.
     machine.variables["PYTHON_EXEC"] = "/conda/bin/python3";
     CHECK(notes().empty());
     machine.variables.erase("PYTHON_EXEC");
@@ -387,7 +387,7 @@ TEST_CASE("a script that knows only --local_rank is passed that spelling by --le
             CHECK(found != plan.agent.supervisor.command.end());
         }
     }
-    // Of a module nobody knows the file; a program in another language is not looked into.
+    // ddprun does not know a module's file, and reads no program in another language.
     machine.texts["data.py"] = cases[0].text;
     machine.texts["train"] = cases[0].text;
     for (const char* flags : {"--legacy-launch -m data.py", "--legacy-launch train"}) {

@@ -1,4 +1,4 @@
-// Who else is told how a job goes.
+// Other programs and services learn how a job goes.
 
 #include <string>
 #include <vector>

@@ -34,8 +34,8 @@ rlim_t soft_limit() {
     return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 0;
 }
 
-/// What `is_so` says in a process with a soft limit of 64 and a hard one of kHardLimit, after
-/// raise_open_files(expected).
+/// Returns the answer of `is_so` in a process with a soft limit of 64 and a hard one of
+/// kHardLimit, after raise_open_files(expected).
 template <typename Predicate>
 bool holds_after_raising(std::size_t expected, Predicate is_so) {
     const pid_t child = fork();

@@ -30,7 +30,7 @@ namespace ddprun::agent {
 
 namespace {
 
-/// What the keeper gives a worker, for this process.
+/// The path that the keeper gives a worker, for this process.
 std::string path_of(const WorkerPage& page) {
     return fmt::format("/proc/self/fd/{}", page.file());
 }
@@ -224,7 +224,7 @@ TEST_CASE("where a worker's checkpoints are is told as a path from the root, and
         looking->tell_checkpoints(wrong);
         CHECK(page->checkpoints(LocalRank(1)).empty());
     }
-    // Whatever a worker writes.
+    // The agent ignores a length above the limit, even if a worker writes it.
     const std::uint32_t bytes = 1021;
     const off_t at = 64 + 192 * kSlots + 1024;
     REQUIRE(pwrite(page->file(), &bytes, sizeof(bytes), at) == sizeof(bytes));
@@ -377,7 +377,7 @@ TEST_CASE("nothing is left of a page once its agent has let go of it") {
     REQUIRE(looking);
     page.reset();
     CHECK(access(path.c_str(), F_OK) != 0);
-    // Who has it mapped goes on.
+    // A worker that has the page mapped can still use it.
     looking->tell_progress(1);
     CHECK_FALSE(looking->is_isolated());
 }

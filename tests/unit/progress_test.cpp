@@ -455,7 +455,7 @@ TEST_CASE("a job that tells no steps is stalled once it writes nothing, and not 
     ranks.told[0].activity = Activity::Waits;
     ranks.told[1].output_age_ms = 29'999;
     CHECK_FALSE(ranks.stall());
-    // Who has never written says nothing of when it did last.
+    // A rank that has never written does not tell when it wrote last.
     ranks.told[1].output_age_ms = {};
     CHECK(ranks.stall());
     CHECK_FALSE(rdzv::find_stall({}, WatchLimits()));
@@ -482,7 +482,7 @@ TEST_CASE("that no rank tells a step is said once a generation, of the one furth
     CHECK_FALSE(look(1260s, 1, workers));
     CHECK(look(1260s, 2, workers));
 
-    // Of who has told no step nothing is said, and nothing at all with 0.
+    // A rank that has told no step gets no notice, and with 0 no rank gets one.
     CHECK_FALSE(look(9999s, 3, {WorkerState()}));
     CHECK_FALSE(look(9999s, 3, {}));
     CHECK_FALSE(HangNotice(0s).look_at_steps(kStart + 9999s, Generation(1), Rank(0), "h", workers));

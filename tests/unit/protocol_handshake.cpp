@@ -191,7 +191,7 @@ TEST_CASE("what a connection is for is proved with the rest of its hello") {
     const std::string answer = rendezvous.answer(asking.hello()).bytes;
     REQUIRE(rendezvous.finish(asking.finish(answer, "h:1")->proof));
     REQUIRE(rendezvous.role() == PeerRole::Control);
-    // Who asks cannot be made to join by a change on the way, nor the reverse.
+    // A change on the way cannot turn a caller that asks into one that joins, nor the reverse.
     REQUIRE_FALSE(joining.finish(answer, "h:1"));
     RendezvousHandshake twin(secret_of(7), nonce_of(2));
     static_cast<void>(twin.answer(joining.hello()));
@@ -203,7 +203,7 @@ TEST_CASE("what a connection is for is proved with the rest of its hello") {
     REQUIRE(twin.answer(unknown).bytes.empty());
 }
 
-/// What each end makes of the other: empty if both are content.
+/// The objections of each end to the other: empty if both are content.
 struct Greeting {
     std::string caller;
     std::string rendezvous;
@@ -233,7 +233,7 @@ TEST_CASE("operators prove a secret of their own, and nobody else's will do") {
         CHECK(greet(role, secret_of(7), rendezvous()).caller.empty());
         CHECK_FALSE(greet(role, secret_of(9), rendezvous()).caller.empty());
     }
-    // Who does not look at the answer is turned away by its own proof.
+    // A caller that ignores the answer is turned away by its own proof.
     RendezvousHandshake careful = rendezvous();
     const AgentHandshake forger(secret_of(7), kJob, nonce_of(1), PeerRole::Operator);
     REQUIRE_FALSE(careful.answer(forger.hello()).refused);
@@ -277,7 +277,7 @@ TEST_CASE("an agent that does not speak TLS is told that it must") {
     REQUIRE(finish.error().what ==
             "the rendezvous at h:1 asks for TLS; give --tls-ca FILE with the authority that signed "
             "its certificate");
-    // What is said to those who do speak it is nothing that one who does not may hear.
+    // An agent that does not speak TLS may not accept the answer for agents that do.
     REQUIRE(agent.finish(answer_about_tls(false), "h:1").error().code == ErrorCode::BadMessage);
 }
 

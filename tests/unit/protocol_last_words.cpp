@@ -1,4 +1,4 @@
-// What the last words of a worker say, and torchrun's error file.
+// A worker's last words and torchrun's error file tell the cause of a failure.
 
 #include <string>
 #include <vector>

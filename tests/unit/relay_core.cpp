@@ -31,7 +31,7 @@ public:
     }
     void leave(std::uint32_t client) { core_.disconnected(StoreClient(client)); }
 
-    /// What the store is sent for this turn.
+    /// The bytes that the relay sends the store for this turn.
     std::string turn() {
         std::string sent;
         for (const RelayFrames& frames : core_.take_frames()) {
@@ -137,7 +137,7 @@ TEST_CASE("a client's own requests keep their order, whatever they could be comb
     relay.ask(1, add("k"));
     CHECK(relay.turn() ==
           clients({1}) + add("k") + clients({2}) + get("k") + clients({2, 1}) + add("k"));
-    // Nor twice into the same.
+    // A client's two ADDs do not join the same request either.
     CHECK(relay.answer(replied({2}, number(2))));
     relay.ask(1, add("k"));
     relay.ask(1, add("k"));

@@ -1,4 +1,4 @@
-// What a terminal shows of several workers: Screen's bytes on a terminal that is made up.
+// Screen shows several workers on a terminal: its bytes on a terminal that is made up.
 
 #include "agent/output/screen.hpp"
 

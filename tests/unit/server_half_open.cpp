@@ -1,4 +1,4 @@
-// Who makes room for whom among connections that have not proved themselves.
+// HalfOpen decides which unproven connection makes room for which other one.
 
 #include "rendezvous/server/half_open.hpp"
 #include "tests/support/catch.hpp"

@@ -60,10 +60,10 @@ struct TwoSlots {
         REQUIRE(settle() == std::vector<std::string>{"prepare 0 of 2"});
         slots.is_here(kFirst);
     }
-    /// What comes next decides the rest.
+    /// Ends a rehearsal that succeeds; the caller's next call decides the rest.
     void pass_rehearsal(std::uint64_t memory = 0) {
         slots.is_fit(kFirst, memory);
-        slots.is_ready(kFirst, memory);  // Such a process never is.
+        slots.is_ready(kFirst, memory);  // A rehearsing process never becomes ready.
         REQUIRE_FALSE(slots.is_waiting(kFirst));
         REQUIRE(settle().empty());
         slots.has_ended(kFirst);
@@ -543,7 +543,7 @@ TEST_CASE("a rehearsal ends before a module that is unfit, which is named once")
     CHECK(two.settle() == Decisions{"--warm: torch.optim and what follows it is not imported "
                                     "beforehand: it connects to somebody"});
     two.slots.has_ended(TwoSlots::kFirst);
-    CHECK(two.settle() == Decisions{"prepare 0 of 1"});  // What comes before it is fit.
+    CHECK(two.settle() == Decisions{"prepare 0 of 1"});  // The module before torch.optim is fit.
 }
 
 TEST_CASE("standbys wait for the first step of workers that tell their steps, not for ever") {
@@ -618,7 +618,7 @@ TEST_CASE("whoever asks for standbys of a program that never waits is told so on
     TwoSlots two;
     two.slots = StandbySlots({}, 2, {.program = "train.sh", .learns = true});
     two.slots.begin(two.now);
-    CHECK_FALSE(two.slots.next_deadline());  // Nobody could have told anything yet.
+    CHECK_FALSE(two.slots.next_deadline());  // No worker could have told anything yet.
     CHECK(two.slots.take().empty());
     two.slots.begin(two.now);
     two.pass();

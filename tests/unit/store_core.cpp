@@ -35,7 +35,7 @@ public:
         deliver(replies);
     }
 
-    /// What `client` has been sent since the last look.
+    /// Takes the bytes that `client` has been sent since the last look.
     std::string take(std::uint32_t client) { return std::exchange(inbox_[client], {}); }
 
     const std::string& refusal() const { return refusal_; }
@@ -518,7 +518,7 @@ TEST_CASE("what one client waits for is bounded, and so is what all of them wait
         CHECK(most <= 25'000);
         CHECK(store.ask(100, barrier(std::string(8'000, 'b'), 2)) == "CLOSE");
         CHECK(store.ask(101, opcode(StoreOpcode::GetNumKeys)) == number(0));
-        // Who goes, and who is released, leaves the room to others.
+        // A client that goes, or is released, leaves its room to others.
         store.leave(0);
         store.ask(101, multi_set({{"1.0", ""}}));
         CHECK(store.core().waiting_bytes() < most);

@@ -14,8 +14,8 @@ namespace {
 
 const Limits kLimits;
 
-/// What a splitter says of `stream` when it arrives in pieces that end at `cuts`: the requests,
-/// then the refusal if there is one.
+/// Splits `stream`, which arrives in pieces that end at `cuts`, and returns the requests, then the
+/// refusal if there is one.
 std::vector<std::string> split_in_pieces(const std::string& stream,
                                          const std::vector<std::size_t>& cuts) {
     RequestSplitter splitter(kLimits);

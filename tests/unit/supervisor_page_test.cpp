@@ -111,7 +111,7 @@ TEST_CASE("a drain asks those that look at the page and signals only the others"
     CHECK(rig.effect<AskWorkersToLeave>()->deadline == rig.now + Milliseconds(30000));
     REQUIRE(rig.does<SignalWorkers>());
     CHECK(rig.effect<SignalWorkers>()->spares_asked);
-    // Who comes to look between the two must see the page written.
+    // A worker that reads the page between the two effects must see it written.
     CHECK(std::holds_alternative<AskWorkersToLeave>(rig.effects.front()));
     rig.pass(Milliseconds(30000));
     CHECK(rig.does<EmptyGeneration>());

@@ -21,7 +21,7 @@ void become_preparing(Rig& rig) {
     rig.hear(rdzv::Prepare{});
 }
 
-/// What the next join says of it.
+/// Connects again, and returns the next join's word on the preparation.
 rdzv::Prepares reconnect(Rig& rig) {
     rig.give(LinkUp{"10.0.0.1"});
     REQUIRE(rig.sent<rdzv::Join>().size() == 1);

@@ -1,4 +1,4 @@
-// What becomes of the keys that somebody types while a worker has ddprun's terminal.
+// TypedKeys sorts the keys that a user types while a worker has ddprun's terminal.
 
 #include "agent/output/typed_keys.hpp"
 

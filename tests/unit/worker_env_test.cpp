@@ -23,7 +23,7 @@ Lookup lookup_in(const Variables& variables) {
     };
 }
 
-/// What ddprun tells the sixth of eight workers.
+/// The variables that ddprun sets for the sixth of eight workers.
 Variables told_by_ddprun() {
     WorkerPlace place;
     place.job = JobId("llama");
@@ -50,7 +50,7 @@ Variables told_by_ddprun() {
     return variables;
 }
 
-/// What torchrun tells, and nothing of ddprun's own.
+/// The variables that torchrun sets, and none of ddprun's own.
 Variables told_by_torchrun() {
     Variables variables = told_by_ddprun();
     for (const char* key :
