@@ -1,4 +1,4 @@
-// A worker that is dying abnormally and not reaped yet: the cells of the table in agent/README.md
+// A worker that is dying abnormally and not reaped yet: cells of agent/supervise/README.md
 // for WorkerDying, and what follows.
 
 #include <csignal>

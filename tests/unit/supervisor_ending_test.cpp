@@ -1,4 +1,4 @@
-// Cells of the table in agent/README.md that end an agent: signals, leaving, verdict, refusal.
+// Cells of agent/supervise/README.md that end an agent: signals, leaving, verdict, refusal.
 
 #include <csignal>
 

@@ -1,4 +1,4 @@
-// One test per cell of the table in agent/README.md that concerns a generation: start, deaths,
+// One test per cell of agent/supervise/README.md that concerns a generation: start, deaths,
 // stop, proof of emptiness.
 
 #include <csignal>

@@ -1,4 +1,4 @@
-// Cells of the table in agent/README.md that concern the link: joining, saying again, beats, loss.
+// Cells of agent/supervise/README.md that concern the link: joining, saying again, beats, loss.
 
 #include <algorithm>
 #include <csignal>

@@ -1,4 +1,4 @@
-// Cells of the table in agent/README.md that concern the page shared with workers: what they are
+// Cells of agent/supervise/README.md that concern the page shared with workers: what they are
 // started with, being asked to leave, until when they may publish.
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Signs of life of the workers, and what is done about a generation that shows none: QuietWatch,
-// and the cells of the table in agent/README.md that concern hangs.
+// and cells of agent/supervise/README.md that concern hangs.
 
 #include <chrono>
 #include <csignal>
