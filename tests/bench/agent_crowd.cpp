@@ -101,7 +101,7 @@ public:
     [[nodiscard]] std::size_t lost_links() const { return lost_links_; }
     [[nodiscard]] int node_losses() const { return node_losses_; }
 
-    /// Of the daemon to beats, since the last call.
+    /// Returns how long the daemon took to answer each beat since the last call.
     [[nodiscard]] std::vector<double> take_beat_answers_ms() {
         return std::exchange(beat_answers_ms_, {});
     }

@@ -18,7 +18,7 @@
 
 namespace ddprun::test {
 
-/// What a crowd hears of its agents; none is called from inside a call of the crowd's.
+/// Callbacks from agents to their crowd, none called from inside a call of the crowd's.
 struct CrowdEvents {
     /// An agent has received Start, not yet acted on.
     std::function<void(const rdzv::Start&)> on_start;

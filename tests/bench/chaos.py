@@ -1,6 +1,6 @@
 """Chaos: many real nodes, each in a network of its own, one real daemon at the switch (or several
-with real etcds), and a fault every few seconds, drawn by a seed. What is asked is not how
-fast, but whether anything was wrong:
+with real etcds), and a fault every few seconds, drawn by a seed. The run does not measure speed; it
+checks that nothing was wrong:
 
 * on a node a worker never starts while another one of that node is alive (the kernel's lock tells),
   nor one of an earlier generation than was there before;
@@ -9,7 +9,7 @@ fast, but whether anything was wrong:
 * once all faults are healed, all nodes that are not in quarantine run in one generation, its
   workers end well, and every ddprun exits 0.
 
-What workers have to say is in a file that they append to (chaos_worker.cpp).
+Workers append their reports to a file (chaos_worker.cpp).
 """
 
 import collections
@@ -249,7 +249,7 @@ class Watch:
         return json.loads(done.stdout)["jobs"][0] if done.returncode == 0 else None
 
     def settled_generation(self):
-        """Of a job in which all run who may; None while that is not so."""
+        """Returns the generation in which all nodes run that may, or None while some do not."""
         job = self.status()
         if job is None or job["phase"] != "running":
             return None

@@ -1,6 +1,6 @@
 """Nodes with a network of their own on this machine, which can be cut and loses packets.
 
-Whoever imports this runs in a network namespace of its own (see inside()), which is the switch.
+A process that imports this runs in its own network namespace (see inside()), the switch.
 Nothing has a name outside it, so nothing is left when the last process has gone.
 """
 
@@ -75,7 +75,7 @@ class Network:
         run("ip", "link", "delete", BRIDGE)
 
     def enter(self, node):
-        """What stands before a command that runs on `node`."""
+        """Returns the words that stand before a command that runs on `node`."""
         return ["nsenter", f"--net=/proc/{self.holders[node].pid}/ns/net", "--"]
 
     def cut(self, node):
@@ -90,7 +90,7 @@ class Network:
         run("ip", "link", "set", f"port{node}", "up")
 
     def lose_one_in(self, count):
-        """Of all packets that arrive at the switch or leave it."""
+        """The switch drops one of `count` TCP packets that arrive at it or leave it."""
         run("nft", "add", "table", "inet", "loss")
         for hook, device in (("input", "iifname"), ("output", "oifname")):
             run("nft", "add", "chain", "inet", "loss", hook,

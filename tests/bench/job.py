@@ -22,7 +22,7 @@ RECVMSG = {"x86_64": 47, "aarch64": 212}[platform.machine()]
 
 
 class Stamp(NamedTuple):
-    """What a worker said when it came into main."""
+    """A worker's report when it came into main."""
     at_ns: int
     rank: int
     world: int
@@ -31,7 +31,7 @@ class Stamp(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """What is compared: a launcher and how it is called, or what a launcher starts."""
+    """A column of the table: a launcher and how it is called, or what a launcher starts."""
     name: str
     command: list
     is_on_terminal: bool = False
@@ -188,7 +188,7 @@ class Job:
         return theirs
 
     def await_stamps(self, count, timeout_s=90.0):
-        """The next `count` stamps; None when they do not come in time."""
+        """Returns the next `count` stamps, or None when they do not come in time."""
         deadline = time.monotonic() + timeout_s
         fresh = []
         while len(fresh) < count:
@@ -235,7 +235,7 @@ class Lines:
         self.ready = []
 
     def drop(self):
-        """What was said until now is passed over."""
+        """Passes over all lines printed until now."""
         while select.select([self.pipe], [], [], 0)[0]:
             fresh = os.read(self.pipe.fileno(), 65536)
             if not fresh:
@@ -333,5 +333,5 @@ def await_standbys(job, launcher, count):
         found = [pid for pid in job.descendants(lambda pid: True, [launcher]) if is_waiting(pid)]
         if len(found) == count:
             return found
-        time.sleep(0.1)  # Nobody outside is told.
+        time.sleep(0.1)  # No event tells the bench of standbys.
     raise RuntimeError(f"{job.peer.name}: not {count} standbys within {PATIENCE_S} s")

@@ -126,7 +126,7 @@ class Bench:
         self.table.add(what, "ms", goal, peer.name, [(told - before) / MS])
 
     def deaths(self, peer):
-        """Of workers without a word of ddprun's in them; ddprun also with --watch preload."""
+        """Kills workers that use no ddprun library; ddprun runs also with --watch preload."""
         watches = [([], "")]
         if peer.name == "ddprun":
             watches.append((["--watch", "preload"], ", --watch preload"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What ddprun adds to a start under Slurm: `srun -N2 ddprun worker` beside `srun -N2 worker`, in
+"""Measures ddprun's cost at a Slurm start: `srun -N2 ddprun worker` beside `srun -N2 worker`, in
 alternating runs, in the Slurm of the tests (two nodes on loopback).
 
 Nothing is asserted: the table says what was measured in this run on this machine.

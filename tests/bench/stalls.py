@@ -2,10 +2,10 @@
 
 A stall begins just before the fault and ends when the last node's agent has been accepted by the
 daemon that decides from then on. Its log says `node … reconnected` in the step that sends Accepted
-to the agent; the stamp of that line counts (one machine, one clock). Where agents lose nobody,
-because one of several etcds has died, the stall ends when a job that was asked for at the moment of
-the fault has started, which needs etcd to take a record; the same without a fault is measured
-beside it. Workers must not notice: one that starts or ends is an alarm.
+to the agent; the stamp of that line counts (one machine, one clock). If agents lose no daemon,
+because one of several etcds has died, the stall ends when a job asked for at the moment of the
+fault has started, which needs etcd to take a record; the same without a fault is measured beside
+it. Workers must not notice: one that starts or ends is an alarm.
 """
 
 import collections
@@ -32,7 +32,7 @@ PATIENCE_S = 60.0
 
 
 class Log:
-    """What one daemon says into its file, with the moments that it states."""
+    """Reads one daemon's log file, with the moments that its lines state."""
 
     def __init__(self, path):
         self.path = path
@@ -234,7 +234,7 @@ class Stalls:
         job.must_await(NODES)
 
     def check_workers(self, job):
-        """None has ended, none was started."""
+        """Counts an alarm if a worker has ended or was started."""
         fresh = job.await_stamps(1, 0.05) or []
         gone = [stamp for stamp in job.stamps if not job.is_worker(stamp.pid)]
         if fresh or gone:

@@ -27,7 +27,7 @@ MEASURES = ["connects", "resolver", "barrier", "relay", "requests-1", "requests-
             "memory", "values", "group-2", "group-8", "group-64", "relays", "relay-pytorch"]
 CLIENTS = 10000
 GROUPS = 3
-# Nobody on this machine asks a name server then; PyTorch asks about every client that connects.
+# With this file servers ask no name server; PyTorch's would ask about each client that connects.
 FILES_ONLY = "hosts: files\n"
 WITH_DNS = "hosts: files dns\n"
 DAEMON_SAYS = "listening on 127.0.0.1:"
@@ -131,7 +131,7 @@ class Bench:
         # The store on the port of the rendezvous, for all who come.
         self.port = Peer(PORT, [os.path.join(self.build, "bin", "ddprun-rendezvous"),
                                 "--port", "0", "--insecure", "--serve-tcpstore"])
-        # What the kernel alone takes of both servers' work.
+        # This peer shows the kernel's part of both servers' work.
         self.plain = Peer(PLAIN, [os.path.join(self.build, "tests", "store_plain_server")])
         self.python = arguments.python
         self.table = Table([OURS, PORT, PLAIN, BESIDE if arguments.beside else THEIRS])

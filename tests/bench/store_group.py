@@ -1,4 +1,4 @@
-"""Where the time of a group's start goes: real PyTorch ranks on this machine, with imports done.
+"""Splits the time of a group's start: real PyTorch ranks on this machine, with imports done.
 
     store_group.py PORT RANKS GROUPS
 

@@ -133,7 +133,7 @@ json connects(const Flags& flags) {
 }
 
 /// Each client adds 1 and then waits for the last one's key: torchelastic's barrier. The first
-/// round is not counted. Of a relay's clients the last one's number tells that all are there.
+/// round is not counted. A relay's last client shows by its number that all are there.
 json barrier(const Flags& flags) {
     StoreCrowd crowd(flags.target, flags.clients);
     crowd.connect_all();
@@ -281,7 +281,7 @@ json values(const Flags& flags) {
     return {{"set_mib_per_s", mib_per_second(set_s)}, {"get_mib_per_s", mib_per_second(get_s)}};
 }
 
-/// What values() is held against: a process that copies as many bytes from a socket into memory and
+/// The baseline for values(): a process that copies as many bytes from a socket into memory and
 /// from memory into the socket, and does nothing else.
 json plain_values(const Flags& flags) {
     const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

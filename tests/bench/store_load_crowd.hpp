@@ -16,7 +16,7 @@
 
 namespace ddprun::test {
 
-/// Where the server is; of several, clients take one in turn.
+/// The server under load; clients take one of several ports in turn.
 struct StoreTarget {
     std::vector<std::uint16_t> ports;
     /// How many loopback addresses the clients come from: 127.0.0.1, or 127.1.0.1 and following

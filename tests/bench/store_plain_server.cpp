@@ -1,6 +1,6 @@
-// What the kernel alone takes of a store's work, for store.py: answers the requests of store_load
-// with bytes of the right number and keeps nothing. One thread, one recv() and one send() each.
-// Says its port on standard output and serves until standard input ends.
+// Shows the kernel's part of a store's work, for store.py: answers the requests of store_load with
+// bytes of the right number and keeps nothing. One thread, one recv() and one send() each. Says its
+// port on standard output and serves until standard input ends.
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -83,7 +83,7 @@ class Bench:
             restarts=100, hears_lines=True, variables=self.variables, folder=job.folder)[0]
 
     def first_step(self, job, before):
-        """None: it does not come. Ranks may wait for each other for ever, in Gloo for example."""
+        """Returns ms, or None if no step comes: ranks may hang for ever, in Gloo for example."""
         try:
             job.lines.await_line(r"^resumed from ", NEVER_S)
             return (job.lines.await_line(FIRST_STEP, NEVER_S)[0] - before) / MS
@@ -215,7 +215,7 @@ class Bench:
                        peer.name, [(int(written) - before) / MS])
 
     def memory(self, peer):
-        """What standbys take whose worker itself imports nothing."""
+        """Measures the memory of standbys whose worker itself imports nothing."""
         if peer.name != "warm":
             return
         script = os.path.join(self.environment.folder, "hold.py")

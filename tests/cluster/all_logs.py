@@ -11,7 +11,7 @@ import urllib.request
 from waiting_workers import PATIENCE_S, WaitingWorkersTest, main
 
 LONG = 50000
-# None answers there. ddpctl asks it unless it is told another one.
+# No rendezvous answers on this address. ddpctl asks it unless a flag names another one.
 NO_RENDEZVOUS = {"PET_RDZV_ENDPOINT": "127.0.0.1:1"}
 WORKER = """#!/bin/sh
 echo "rank $RANK begins"
@@ -62,7 +62,7 @@ class AllLogs(WaitingWorkersTest):
                          [str(number) for number in range(1, LONG + 1)])
         self.assertIn("rank 2 complains", "\n".join(lines))
 
-        # Of one rank, some lines, and its end.
+        # ddpctl shows chosen lines of one rank, and the end of its log.
         found = self.logs(*there, "--rank", "3", "--grep", "^4999[89]$").stdout
         self.assertEqual([line.split("] ")[1] for line in found.splitlines()], ["49998", "49999"])
         found = self.logs(*there, "--rank", "2", "-n", "1", "--generation", "1").stdout
@@ -70,7 +70,7 @@ class AllLogs(WaitingWorkersTest):
         self.assertEqual(self.logs(*there, "--rank", "9").returncode, 1)
         self.assertIn("--grep (", self.logs(*there, "--grep", "(").stdout)
 
-        # Who follows has everything, to the last line.
+        # A follower gets every line, to the last one.
         follower = self.follow(*there, "-n", "1", "--grep", "rank")
         first = [follower.stdout.readline() for _ in range(4)]
         self.assertIn("rank", "".join(first))

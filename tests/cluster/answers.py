@@ -1,6 +1,6 @@
 """A node of two fails: its console or the other one says at once what is wrong, and where.
 
-What ddpctl status says of ranks that stall or are slow is stalls.py's.
+stalls.py tests the lines of ddpctl status about ranks that stall or are slow.
 
 usage: answers.py BIN_DIR [unittest's words]
 """

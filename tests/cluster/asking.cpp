@@ -1,4 +1,4 @@
-// What somebody asks of a job on this machine: stacks, a bundle, lines of logs.
+// A user asks a job on this machine for stacks, a bundle, lines of logs.
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -38,7 +38,7 @@ HOSTILE = "<img src=x onerror=\"window.hacked=1\"><script>window.hacked=1</scrip
 
 
 def missing():
-    """What a browser's test needs and is not here; empty: nothing."""
+    """Names the things that a browser's test needs and this machine lacks; empty: none."""
     lacks = [name for name in ("playwright", "axe_playwright_python")
              if importlib.util.find_spec(name) is None]
     lacks += [] if CHROMIUM else ["chromium"]
@@ -238,7 +238,7 @@ def made_up_job(nodes, slots, step=100, **fields):
 
 
 class MadeUpJobs(BrowserTest):
-    """What no small machine has: a thousand nodes, dropped streams, tokens."""
+    """Shows jobs that no small machine has: a thousand nodes, dropped streams, tokens."""
 
     def serve(self, *jobs):
         daemon = FakeDaemon()
@@ -429,7 +429,7 @@ class MadeUpJobs(BrowserTest):
 
 
 class RealJobs(BrowserTest):
-    """What real daemons and jobs tell."""
+    """Shows jobs that real daemons and workers report."""
 
     def start(self, *command):
         kept = {key: value for key, value in os.environ.items()
@@ -447,7 +447,7 @@ class RealJobs(BrowserTest):
         for line in started.stdout:
             heard.append(line)
             if found := re.search(pattern, line):
-                # What nobody reads any more must not stop it.
+                # A thread reads on, so that a full pipe does not stop the process.
                 threading.Thread(target=started.stdout.read, daemon=True).start()
                 return found
         return self.fail(f"{pattern} was not said:\n" + "".join(heard))
@@ -502,7 +502,7 @@ class RealJobs(BrowserTest):
         self.check_accessible(page)
         self.picture(page, "restarted")
 
-        # What it has written, from its node.
+        # The page shows the rank's log, read from its node.
         page.get_by_role("button", name="End of its log").click()
         self.expect(page.locator("#rank-read")).to_contain_text("worker rank=3")
 

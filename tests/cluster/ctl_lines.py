@@ -201,7 +201,7 @@ TAKEN = [
     ("token --operator-secret-file {missing}", 2, "missing"),
 ]
 
-# What is wrong with them is found before anything is asked: exit code 2 and one line.
+# ddpctl finds the mistakes in these lines before it asks anything: exit code 2 and one line.
 WRONG = [
     "checkpoints", "checkpoints list", "checkpoints shred .", "checkpoints list . --step -1",
     "",
@@ -279,7 +279,7 @@ WRONG = [
     "token none",
 ]
 
-# What is said of some of them.
+# ddpctl prints these messages for some wrong lines.
 MEANT = [
     ("", "a verb comes first; see ddpctl --help"),
     ("statsu", r"there is no verb statsu \(did you mean status\?\); see ddpctl --help"),

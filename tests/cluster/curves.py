@@ -42,7 +42,7 @@ class CurvesTest(unittest.TestCase):
         self.folder = folder.name
 
     def train(self, *command, **environment):
-        """What a job of two workers wrote on its console."""
+        """Returns the console output of a job of two workers."""
         environment = {**os.environ, "PYTHONPATH": PACKAGE, **environment}
         done = subprocess.run(
             [DDPRUN, "--nproc-per-node", "2", "--max-restarts", "5", *command],

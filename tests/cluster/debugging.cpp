@@ -1,4 +1,4 @@
-// Somebody at ddprun's terminal debugs a worker: real pseudo-terminals, Python's real debugger.
+// A user at ddprun's terminal debugs a worker: real pseudo-terminals, Python's real debugger.
 
 #include <signal.h>
 

@@ -116,7 +116,7 @@ TEST_CASE("a worker that does not leave is killed after the shutdown timeout") {
 
 TEST_CASE("workers are asked to leave before the time limit of their job") {
     Cluster cluster;
-    // Of the four seconds that are left a half is for leaving.
+    // Half of the four seconds that are left is for leaving.
     const auto end = std::chrono::system_clock::now() + std::chrono::seconds(4);
     const std::string unix_time = std::to_string(std::chrono::system_clock::to_time_t(end));
     Process& node = cluster.start_ddprun({"--nproc-per-node", "2", Cluster::worker(),

@@ -110,7 +110,7 @@ struct HeadNodes {
     ddprun::UniqueFd watched;
 };
 
-/// Where the daemon that a ddprun starts for `port` keeps its runs.
+/// The folder in which the daemon that a ddprun starts for `port` keeps its runs.
 std::string journal_of(const FreePort& port) {
     return "/var/tmp/ddprun-" + std::to_string(::geteuid()) + "/rendezvous-127.0.0.1-" +
            std::to_string(port.port());
@@ -276,7 +276,7 @@ TEST_CASE(
     "what a head node's daemon kept stays when it dies, until the run that needs it is over") {
     Cluster cluster;
     const HeadNodes running(cluster);
-    // Whoever would start the next daemon dies first.
+    // The ddpruns that would start the next daemon die first.
     for (Process* node : running.nodes) {
         node->signal(SIGKILL);
         node->wait_exit();

@@ -146,7 +146,7 @@ TEST_CASE("a node that falls silent is lost after its lease, and fenced when it 
     Process& a = start_node(cluster, job);
     Process& b = start_node(cluster, job);
     Process& c = start_node(cluster, job);
-    // Whatever came first, in the end all three run together.
+    // All three nodes run together in the end, in whatever order they came.
     a.wait_for_line("^worker .* world=3 ");
     b.wait_for_line("^worker .* world=3 ");
     const std::string held = c.wait_for_line("^worker .* world=3 ");

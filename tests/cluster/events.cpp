@@ -41,8 +41,8 @@ std::string run_folder(const Cluster& cluster) {
     return {};
 }
 
-/// Of last words nobody knows when the disk has given them, nor whether the only worker, which is
-/// dying, is there to be signalled.
+/// Leaves out two events: the disk may return last words at any time, and the only worker, which is
+/// dying, may be gone before ddprun signals it.
 std::string names_of(const std::vector<nlohmann::json>& events) {
     std::string names;
     for (const nlohmann::json& event : events) {

@@ -148,7 +148,7 @@ class FindingJobs(WaitingWorkersTest):
         self.assertRegex(text, r"(?m)^  ended   20[^\n]*, started 20")
         self.assertRegex(text, r"(?m)^  failed  rank \d on \S+ exited with code 17: rank \d begins")
         self.assertEqual(len(re.findall(r"(?m)^  logs    /\S+ of \S+, exit code 17$", text)), 2)
-        # What it names may be typed.
+        # The commands that the text names may be typed.
         commands = re.findall(r"(?m)^(?:  next|      )    (ddpctl .*)$", text)
         self.assertEqual([command.split()[1] for command in commands], ["report", "logs", "page"])
         for command in commands[:2]:
@@ -225,7 +225,7 @@ class FindingJobs(WaitingWorkersTest):
             ask(f"stacks?job={job}&rank={ranks[1]}")
         self.assertIn("its workers have ended", refused.exception.read().decode())
         refused.exception.close()
-        if os.geteuid() == 0:  # Nobody else is answered.
+        if os.geteuid() == 0:  # The page answers only its user.
             port = address.rpartition(":")[2].strip("/")
             asking = f"exec 3<>/dev/tcp/127.0.0.1/{port} && echo connected && " \
                      r"printf 'GET / HTTP/1.0\r\n\r\n' >&3; cat <&3"

@@ -1,5 +1,5 @@
-"""What is said of workers that look alive and go nowhere: by NCCL's RAS, by their GPUs' power and
-by their store.
+"""ddprun reports workers that look alive and make no progress: by NCCL's RAS, by their GPUs' power
+and by their store.
 
 RAS is a recorded answer, served again and again; the driver is tests/unit/plan_fake_nvml.cpp. With
 --gpu in its place both are NVIDIA's, and PyTorch with CUDA and NCCL waits on real GPUs: one shows

@@ -145,7 +145,7 @@ TEST_CASE(
     cluster.wait_all_gone();
 }
 
-/// What was written about the one worker of a node that runs `python` and was found to hang.
+/// Returns the stacks of the one worker of a node that runs `python` and was found to hang.
 std::string stacks_of_hung(Cluster& cluster, const std::string& python) {
     std::filesystem::copy_file(Cluster::worker(), python);
     Process& node = cluster.start_ddprun(
@@ -164,7 +164,7 @@ TEST_CASE("Python's stacks are shown by py-spy, and a tool that does not end is 
     const std::string text = stacks_of_hung(cluster, cluster.dir() / "python3");
     check_has(text, {"Python's stacks, by py-spy", "shown by py-spy dump ", "begun\n",
                      "(it did not end in time and was killed)"});
-    // What the kernel knows comes first, whatever the tools do.
+    // The kernel's facts come first, whatever the tools do.
     CHECK(text.find("state S") < text.find("py-spy"));
     cluster.wait_all_gone();
 }
@@ -229,7 +229,7 @@ TEST_CASE("a flight recorder that is on is asked, and its record is kept beside 
         CHECK(record == std::string(69999, 'r') + "\n");
         const std::string text = read_file(folders[0] + "/rank" + rank + ".txt");
         check_has(text, {"flight recorder\nsaved as nccl_trace_rank_" + rank});
-        // What hangs may lock the memory that holds its environment.
+        // A hanging worker may lock the memory that holds its environment.
         CHECK(text.find("state S") < text.find("flight recorder"));
     }
     cluster.wait_all_gone();

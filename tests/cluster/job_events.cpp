@@ -1,4 +1,4 @@
-// What a rendezvous tells of a whole job while its nodes come, die and are replaced.
+// A rendezvous reports events of a whole job while its nodes come, die and are replaced.
 
 #include <signal.h>
 

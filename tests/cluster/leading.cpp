@@ -235,7 +235,7 @@ TEST_CASE("etcd has no room: the job goes on without it, everybody is told, and 
     for (Process* node : running.nodes()) {
         node->wait_for_line("the rendezvous's journal works again");
     }
-    // What was decided meanwhile is there for the next one.
+    // The next leader finds the decisions that were made meanwhile.
     running.leader().signal(SIGKILL);
     running.wait_until_another_leads(leader);
     running.finish(2);

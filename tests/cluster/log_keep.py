@@ -41,7 +41,7 @@ class LogKeep(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def ddpctl(self, script):
-        """What ddprun finds beside itself. It says how it was called to who reads `begun`."""
+        """Writes the ddpctl beside ddprun. The script writes its arguments to `begun`."""
         with open(self.path("bin/ddpctl"), "w", encoding="utf-8") as file:
             file.write(f'#!/bin/sh\nprintf "%s\\n" "$@" > {self.path("begun")}\n{script}\n')
         os.chmod(self.path("bin/ddpctl"), 0o755)

@@ -55,7 +55,7 @@ def ask(port, path, headers=None):
 
 
 def names_of(text):
-    """Of the figures that are there."""
+    """Returns the names of all figures in `text`."""
     return {re.split(r"[{ ]", line)[0] for line in text.splitlines() if not line.startswith("#")}
 
 
@@ -182,7 +182,7 @@ class Metrics(unittest.TestCase):
 
     @staticmethod
     def query(port, expression):
-        """None: it cannot be answered."""
+        """Returns Prometheus's answer, or None if Prometheus gives none."""
         words = urllib.parse.urlencode({"query": expression})
         try:
             return json.loads(ask(port, "/api/v1/query?" + words)[1])["data"]["result"]

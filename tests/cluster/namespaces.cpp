@@ -185,7 +185,7 @@ TEST_CASE("where no PID namespace can be had nothing starts, and one line says w
         return;
     }
     Cluster cluster;
-    // What a root may do by itself is taken from it, too.
+    // The test also takes from root the capability that would do without a user namespace.
     const std::string dropped =
         "exec setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin -- \"$@\"";
     SECTION("user namespaces are forbidden") {

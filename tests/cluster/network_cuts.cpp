@@ -152,7 +152,7 @@ TEST_CASE(
     job.script = {"--print"};
     Process& right = start_node_in(cluster, network, 0, job);
     right.wait_for_line("waiting for 1 node more");
-    // Nobody listens on the port for what cannot be dialled.
+    // No process listens on port 1, so a node cannot connect to it.
     job.endpoint = Network::switch_address() + ":1";
     Process& wrong = start_node_in(cluster, network, 1, job);
     wrong.wait_for_line(

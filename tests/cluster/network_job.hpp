@@ -50,9 +50,9 @@ inline void finish(Cluster& cluster, const std::vector<Process*>& nodes) {
     }
 }
 
-/// What must happen around a fault that silences one of three nodes and its end: the node is
-/// declared dead and the others go on without it, its workers know that they may be replaced, and
-/// when it is back they are ended before it counts again.
+/// Checks a job around a fault that silences one of three nodes, and its end: the node is declared
+/// dead and the others go on without it, its workers know that they may be replaced, and when it is
+/// back they are ended before it counts again.
 template <typename Fault, typename Healing>
 void live_without(Process& daemon, Cluster& cluster, const std::vector<Process*>& nodes,
                   const Fault& fault, const Healing& healing) {

@@ -155,7 +155,7 @@ class Checkpoints(unittest.TestCase):
 
 
 def run_inside():
-    """What this process says is on the console; how it ended is its last line."""
+    """The output of this process goes to the console; its last line reports its end."""
     os.environ["PATH"] = "/usr/sbin:/usr/bin:/sbin:/bin"
     try:
         mount("proc", "/proc", "proc")

@@ -7,7 +7,7 @@
 
 namespace ddprun::test {
 
-/// What all nodes of one job are started with.
+/// The settings that start every node of one job.
 struct Job {
     std::string nnodes = "2";
     int slots = 1;

@@ -59,7 +59,7 @@ std::uint16_t port_of(const std::string& endpoint) {
     return static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)));
 }
 
-/// Somebody listens there.
+/// True: a process listens on `port` of this machine.
 bool is_answered(std::uint16_t port) {
     const ddprun::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};

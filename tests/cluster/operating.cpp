@@ -1,4 +1,4 @@
-// What operators ask of a job, with real daemons, nodes and ddpctl: each order is carried out, is
+// Operators give a job orders, with real daemons, nodes and ddpctl: each order is carried out, is
 // an event with who asked, and uses up no restart; nobody gives one without the operators' secret.
 
 #include <sys/stat.h>
@@ -46,7 +46,7 @@ struct Operated {
             {.argv = argv, .env = {{"LOGNAME", "alice"}}, .cwd = {}, .name = "ddpctl"});
     }
 
-    /// What an order is answered with.
+    /// Gives an order and returns ddpctl's answer to it.
     std::string give(std::vector<std::string> args, int exit_code = 0) {
         args.insert(args.end(), {"--operator-secret-file", secret});
         Process& process = ctl(args);
@@ -77,7 +77,7 @@ struct Operated {
     Job job;
 };
 
-/// Of generation `generation` with `world` workers, and no restart used.
+/// Matches a worker of generation `generation` with `world` workers, and no restart used.
 std::string world_in(int world, int generation) {
     return "^worker .* world=" + std::to_string(world) +
            " .* generation=" + std::to_string(generation) + " restarts=0 ";
@@ -149,7 +149,7 @@ TEST_CASE("a job that an operator stops is over on every node, with a code of it
     CHECK(a.count_lines("stopped by alice@") > 0);
     CHECK(job.give({"restart"}, 1).find("job test is over: stopped by alice@") !=
           std::string::npos);
-    // Who comes late is told, and does not begin anew.
+    // A node that comes late is told of the end, and does not begin the job anew.
     CHECK(job.node("c").wait_exit() == 98);
 }
 

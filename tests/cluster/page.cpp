@@ -200,7 +200,7 @@ TEST_CASE("a worker whose agent is stopped knows by itself that it may be replac
 
     b.signal(SIGSTOP);
     touch(stopped);
-    // What the worker says would have to pass through its agent.
+    // A line of the worker itself would have to pass through its agent, which is stopped.
     StartOptions look;
     look.argv = {Cluster::worker(), "--wait-for-file",
                  cluster.dir() / ("isolated-" + std::to_string(field(held, "pid"))), "--say",

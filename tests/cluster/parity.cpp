@@ -39,7 +39,7 @@ Topology topology_of(const nlohmann::json& cpus) {
     return topology;
 }
 
-/// What PyTorch refuses for one GPU is refused for all.
+/// A binding that PyTorch refuses for one GPU is refused for all.
 void check_binding(const nlohmann::json& it) {
     const Topology topology = topology_of(it["cpus"]);
     const auto gpu_nodes = it["gpu_nodes"].get<std::vector<int>>();

@@ -54,7 +54,7 @@ class Run:
 
 
 def odd_state():
-    """What a shell, nohup, a batch system may have set."""
+    """Sets process attributes that a shell, nohup or a batch system may have set."""
     os.umask(0o077)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
@@ -66,7 +66,7 @@ def odd_state():
     os.dup2(1, 9)  # inherited by the launcher, and by no worker
 
 
-# What Slurm sets for a task of `srun -N2`; a machine is called `here`.
+# Slurm sets these variables for a task of `srun -N2`; a machine is called `here`.
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "{node}",
         "SLURM_STEP_NODELIST": "here,there", "SLURM_STEP_NUM_NODES": "2",
         "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURMD_NODENAME": "here"}
@@ -255,7 +255,7 @@ def launcher_of(run, is_torchrun, bin_dir, python):
 
 
 class Console:
-    """What a launcher's stdout and stderr lead to."""
+    """The terminal or the pipes to which a launcher's stdout and stderr lead."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -330,7 +330,7 @@ def start(run, is_torchrun, bin_dir, python, folder, port, consoles):
 
 def prepare(run, console):
     def both():
-        # Whoever runs this may have been started by nohup, or in the background of a script.
+        # This process may have been started by nohup, or in the background of a script.
         for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
             signal.signal(ignored, signal.SIG_DFL)
         console.prepare()
@@ -340,7 +340,7 @@ def prepare(run, console):
 
 
 def worker_lines(text):
-    """What came from workers, in an order that does not depend on who was first."""
+    """Returns the lines of workers, sorted: their order does not depend on which came first."""
     # ddprun's report quotes them: behind four blanks and a bar, or a colon where a line goes on;
     # behind how a worker ended; in the table of the ranks that failed, behind a time.
     return sorted(line for line in text.splitlines()

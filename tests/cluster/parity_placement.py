@@ -1,4 +1,4 @@
-"""What torchrun would bind workers to, and which GPUs PyTorch would see, on machines made up here.
+"""Prints torchrun's CPU binding and the GPUs that PyTorch would see, on machines made up here.
 
 usage: parity_placement.py CASES SEED > JSON        (with a Python that has torch)
 

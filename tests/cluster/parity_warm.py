@@ -57,7 +57,7 @@ def main():
     fail_at_first()
 """
 
-# What the probe of parity.py has no need to tell.
+# The program also reports these facts, which the probe of parity.py does not need.
 MORE = """    seen = look()
     with open("/proc/self/environ", "rb") as file:
         seen["variables at exec"] = sorted(
@@ -84,7 +84,7 @@ class Both:
         self.parent = parent
 
     def see(self, run):
-        """What the workers saw cold, and warm; None: no attempt was warm throughout."""
+        """Returns the workers' reports, cold and warm, or None if no attempt was entirely warm."""
         folder = tempfile.mkdtemp(dir=self.parent)
         told = os.path.join(folder, "told")
         os.mkfifo(told)

@@ -1,4 +1,4 @@
-// Where on a node workers run, what they are told of it, and --dry-run, which tells it before.
+// Workers run at their place on a node and are told of it; --dry-run prints the place before.
 
 #include <signal.h>
 
@@ -27,7 +27,7 @@ std::vector<std::string> lines_with(const std::string& text, const std::string& 
     return found;
 }
 
-/// What ddprun with `flags`, and nothing else set for OpenMP, prints on its console.
+/// Returns ddprun's console output with `flags`, and nothing else set for OpenMP.
 std::string said_by(Cluster& cluster, const std::vector<std::string>& flags) {
     StartOptions options;
     options.argv = {"/usr/bin/env",    "-u",
@@ -62,7 +62,7 @@ TEST_CASE("--dry-run starts nothing and tells what workers will find") {
     for (const std::string& line : lines_with(plan, "  ")) {
         const bool is_variable = line.find('=') != std::string::npos && line.front() != ' ' &&
                                  line.find("command") == std::string::npos;
-        // What only a start decides is in <>.
+        // The plan prints a value that only a start decides in <>.
         if (is_variable && line.find('<') == std::string::npos && !line.ends_with("=''")) {
             CAPTURE(line);
             CHECK_FALSE(lines_with(truth, line).empty());

@@ -94,7 +94,7 @@ TEST_CASE(
     Process& b = start("b");
     a.wait_for_line(place_in(1));
     b.wait_for_line(place_in(1));
-    // Who is the head depends on what else runs on this machine.
+    // The choice of the head depends on what else runs on this machine.
     Process& head = a.count_lines("^worker rank=0 ") == 1 ? a : b;
     head.wait_for_line("^ddprun: [^ ]*" + line + "$");
     // The head is told of one that comes while it runs, too.

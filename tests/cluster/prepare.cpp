@@ -26,7 +26,7 @@ std::size_t lines_of(const std::string& file) {
     return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-/// Of all runs that have one.
+/// Returns the prepare.log of every run that has one.
 std::vector<std::string> prepare_logs(const Cluster& cluster) {
     std::vector<std::string> found;
     for (const auto& run : std::filesystem::directory_iterator(cluster.dir() / "logs")) {

@@ -1,4 +1,4 @@
-"""What ddprun prints, as people and their tools read it: files, reports, the end of a run.
+"""ddprun prints for people and their tools: files, reports, the end of a run.
 
 usage: printed.py BIN_DIR [unittest's words]
 """
@@ -127,11 +127,11 @@ class Printed(unittest.TestCase):
                 self.assertEqual(table[0].split(), ["host", "rank", "end", "time", "cause"])
                 self.assertRegex(table[1], rf"^  {host}     1  exit code 1  [0-9:]{{8}} +\+\S+ s  "
                                            r"ValueError: bad batch 17$")
-                # What is read last tells it, too.
+                # The last line names the cause, too.
                 self.assertRegex(text, r"ValueError: bad batch 17\n\Z")
 
     def end_of(self, what):
-        """What a ddprun prints whose worker was at work when Ctrl-C came."""
+        """Returns the output of a ddprun whose worker was at work when Ctrl-C came."""
         self.write(SAVES)
         with subprocess.Popen(
                 [os.path.join(BIN, "ddprun"), "--warm", "off", "train.py", what],

@@ -13,7 +13,7 @@
 
 #include "tests/support/cluster.hpp"
 
-/// What the kernel says about the processes that a test has started.
+/// Functions that read from the kernel the state of the processes that a test has started.
 namespace ddprun::test {
 
 /// All living descendants of this process. Orphans are among them: it is a subreaper.

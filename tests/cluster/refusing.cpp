@@ -1,4 +1,4 @@
-// What cannot be done gets one line that says what is wrong, the value, and what to do.
+// ddprun refuses an impossible request in one line with the mistake, the value, and what to do.
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -111,8 +111,8 @@ def behind_rank(line):
 
 
 def flaws(lines, expected):
-    """What a person would not want to see: said lines that are lost, or that share their line with
-    something else, and bars that are left behind or share theirs."""
+    """Returns the flaws that a person would see: printed lines that are lost, or that share their
+    line with something else, and bars that are left behind or share theirs."""
     found = []
     texts = [behind_rank(line) for line in lines]
     for pattern in expected:
@@ -219,7 +219,7 @@ class ResNet(unittest.TestCase):
             self.assertEqual(running_in(self.folder), [])
             lines = terminal.lines()
             found = [line for line in lines if len(BAR.findall(line)) > 1]
-            # What a shell would write next begins a line.
+            # A shell's prompt would begin a line.
             found += [] if terminal.screen.cursor.x == 0 else [f"left behind: {lines[-1]}"]
             tracebacks = sum("Traceback (most recent call last)" in line for line in lines)
             print(f"--- {launcher}, ctrl-c: exit code {code}, {tracebacks} tracebacks")
@@ -270,7 +270,7 @@ def running_in(folder):
 
 
 def flaws_of_report(lines):
-    """Of ddprun's, which stands last."""
+    """Returns the facts missing from ddprun's report, which stands last."""
     text = "\n".join(lines)
     return [f"not in the report: {wanted}" for wanted in
             ("rank 1", "exited with code 1", "logs", "RuntimeError: the loss is not finite")

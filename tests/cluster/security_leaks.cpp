@@ -49,7 +49,7 @@ std::string secret_hex() {
     return hex;
 }
 
-// Of the 32 bytes above.
+// The 32 bytes above in base64.
 constexpr const char* kSecretBase64 = "nEH+B3vSWKMQ5jXPimS5LXHwDpPFSNomX7GHOu0ZYvQ";
 
 /// Any form of the secret, or of one half of it.

@@ -55,7 +55,7 @@ TEST_CASE("ddpctl names what a job waits for while it waits, then who runs which
     CHECK(waiting.at("nodes").at(0).at("lease_left_ms").get<int>() <= 1000);
     Process& shown = ask(cluster, daemon.endpoint);
     CHECK(shown.wait_exit() == 0);
-    // What it waits for comes on top, right below its name.
+    // The reason for the wait comes on top, right below the job's name.
     CHECK(shown.out().find("job test: forming for ") == 0);
     CHECK(shown.out().find("\n  waiting for 2 nodes more: 1 of 3 here (") < 100);
     CHECK(shown.out().find("0 of 4 restarts") != std::string::npos);
@@ -115,7 +115,7 @@ TEST_CASE("ddpctl says what keeps it from answering, each with its exit code") {
                            ": Connection refused") != std::string::npos);
     CHECK(alone.err().find("or ask a run on this machine: ddpctl jobs lists them") !=
           std::string::npos);
-    // Of several places the first that answers counts.
+    // ddpctl takes the first of several endpoints that answers.
     Process& second = ask(cluster, nobody.endpoint() + "," + daemon.endpoint);
     CHECK(second.wait_exit() == 0);
     Process& open = ask(cluster, daemon.endpoint, {"--insecure"});

@@ -124,7 +124,7 @@ class Slurm(user.User):
             if not more:
                 raise RuntimeError(f"{program} is not ready:\n{said.decode()}")
             said += more
-        # Nobody reads on: its pipe takes the few lines of a test.
+        # The test reads no further: the pipe has room for the few lines of a test.
         return daemon
 
     def start_node(self, node):
@@ -215,7 +215,7 @@ class Heard:
         self.fd, self.rest, self.all = fd, b"", ""
 
     def next_line(self):
-        """None: there was none for long."""
+        """Returns the next line, or None if no line came within PATIENCE_S."""
         while b"\n" not in self.rest:
             readable, _, _ = select.select([self.fd], [], [], PATIENCE_S)
             if not readable:
@@ -475,7 +475,7 @@ class SlurmJobs(unittest.TestCase):
                 return found
 
     def solo(self):
-        """What the training ends with if nobody stops it."""
+        """Returns the result of the training if nothing stops it."""
         said = subprocess.run([sys.executable, "-c", TRAINING, self.slurm.path("none"), "solo"],
                               check=True, capture_output=True, text=True).stdout
         return re.search(r"ends with (\S+)", said)[1]

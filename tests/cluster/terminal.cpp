@@ -1,4 +1,4 @@
-// What people see who start ddprun by hand: one place for both streams, a real terminal.
+// A user who starts ddprun by hand sees one place for both streams, a real terminal.
 
 #include <algorithm>
 #include <regex>
@@ -36,7 +36,7 @@ std::string run_folder(const Cluster& cluster) {
     return std::filesystem::canonical(cluster.dir() / "logs/latest").string();
 }
 
-/// What stands on the terminal of `process`.
+/// Returns the lines that stand on the terminal of `process`.
 std::vector<std::string> screen_of(const Process& process) {
     FakeTerminal terminal(24, 80);
     terminal.feed(process.out());

@@ -18,7 +18,7 @@ using Variables = std::map<std::string, std::string>;
 constexpr char kShow[] =
     "echo \"run=$DDPRUN_RUN_ID= wandb=$WANDB_RUN_ID= resume=$WANDB_RESUME= comet=$COMET_ID=\"; ";
 
-/// What all lines of `node` have between `name=` and the next '='.
+/// Returns the texts between `name=` and the next '=' in all lines of `node`.
 std::set<std::string> values(const Process& node, const std::string& name) {
     std::set<std::string> found;
     const std::string text = node.text();

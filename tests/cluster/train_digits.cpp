@@ -61,7 +61,7 @@ public:
         return cluster_.start_ddprun(args);
     }
 
-    /// What rank 0's node has said last with this prefix; empty if nobody has.
+    /// Returns the last line of rank 0's node with this prefix; empty if no node printed one.
     [[nodiscard]] std::string said(const std::string& prefix) const {
         std::string found;
         for (const Process* node : nodes) {

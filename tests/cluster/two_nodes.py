@@ -123,7 +123,7 @@ class TwoNodeTest(unittest.TestCase):
              *self.trust(0)], capture_output=True, text=True, check=False).stdout
 
     def status_with(self, pattern):
-        """What ddpctl status says as soon as it says that: it is asked as news come."""
+        """Returns ddpctl status's first answer that matches: the test asks ddpctl as news come."""
         answer = ""
         for _ in self.news():
             answer = self.ctl("status")

@@ -8,7 +8,7 @@ import sys
 import unittest
 
 PATIENCE_S = 120  # on a machine that has no time for it
-# What the caller's own scheduler, launcher or other tests have set.
+# Variables that the caller's own scheduler, launcher or other tests have set.
 FOREIGN = re.compile("SLURM|SBATCH|SRUN|SALLOC|PBS_|LSB_|LSF_|SGE_|JOB_|PE_|NHOSTS|OMPI_|PMI|PALS_|"
                      "PRTE_|MPI_|I_MPI_|HYDRA_|AWS_BATCH|SM_|TRAINING_JOB_NAME|KUBERNETES|PET_|"
                      "DDPRUN_|TORCH|CUDA_|OMP_")
@@ -60,7 +60,7 @@ def lines(process, pattern):
 
 
 def assert_world(test, said, workers):
-    """All ranks of so many have spoken. Of a worker that failed ddprun repeats the last lines."""
+    """All ranks of so many have spoken. ddprun repeats a failed worker's last lines."""
     ranks = {int(rank) for rank in re.findall(rf"worker rank=(\d+) world={workers} ", said)}
     test.assertEqual(ranks, set(range(workers)), said)
 

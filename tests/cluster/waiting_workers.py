@@ -65,7 +65,7 @@ class WaitingWorkersTest(unittest.TestCase):
         return self.wait_for(daemon, r"listening on (127\.0\.0\.1:\d+)").group(1)
 
     def ask(self, *words, **variables):
-        """What ddpctl answers."""
+        """Runs ddpctl and returns its exit code and output."""
         return subprocess.run([os.path.join(self.bin_dir, "ddpctl"), *words], cwd=self.folder,
                               text=True, env={**self.environment, **variables},
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S,

@@ -98,8 +98,8 @@ threading.Event().wait()
 """
 
 # For a Python without site-packages. The first generation waits for the test, which reads before
-# what both ranks and ddprun say. Nobody sees the output of a process that is no worker: each leaves
-# a line in a file, too.
+# what both ranks and ddprun say. ddprun does not pass on the output of a process that is no worker:
+# each leaves a line in a file, too.
 ALONE = """
 import os, sys
 with open("/proc/self/environ", "rb") as file:
@@ -136,7 +136,7 @@ def descendants(pid):
 
 
 class Jobs(unittest.TestCase):
-    """What every test of this kind has: the environment, the program, and how a job is run."""
+    """Gives every test of this kind the environment, the program, and the start of a job."""
 
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="ddprun-warm-")
@@ -321,7 +321,7 @@ class WarmJobs(Jobs):
                                            for attempt in range(2) for rank in range(2)])
 
     def run_alone(self, *program):
-        """What a job of ALONE says of --warm, and what its processes say, in two generations."""
+        """Returns, for a job of ALONE, its words on --warm and its processes' lines in OUT/ran."""
         go = self.path("go")
         os.mkfifo(go)
         said, of_warm, waits = [], [], True

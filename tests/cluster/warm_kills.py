@@ -62,7 +62,7 @@ class Survives(Exception):
 
 
 def kind_of(pid):
-    """Of a process below an agent; None: none that is killed here."""
+    """Returns the kind of a process below an agent, or None if this test does not kill it."""
     try:
         if stat_of(pid)[0] == "ddprun-keeper":
             return "keeper"
@@ -111,7 +111,7 @@ class Cycle:
         return kind if found else "agent"
 
     def run(self):
-        """What was killed, and how long after ddprun's end the last process was gone."""
+        """Returns what was killed, and how long after ddprun's end the last process was gone."""
         self.await_told("worker", 2)
         self.await_told("descendant", 2)
         if self.moment != "workers":

@@ -4,9 +4,9 @@ Method: each is run with `--warm off`, with modules that are named, and with `--
 with two workers and writes checkpoints; after the third step one of them is killed by SIGKILL, in
 the warm runs once each slot has its standby. Then the second generation's workers must have been
 standbys, or none of them, and what every worker of both generations wrote is compared, the hash of
-the parameters among it. So is what the second generation's workers find after their first step, and
-what each of their imports could look at (tests/python/recorder.py). The Python is an environment of
-its own: the package, and all that is installed where this runs. Needs torch.
+the parameters among it. The test also compares what the second generation's workers find after
+their first step, and what each of their imports could read (tests/python/recorder.py). The Python
+is an environment of its own: the package, and all that is installed where this runs. Needs torch.
 
 usage: warm_programs.py BIN_DIR [unittest's words]
 """
@@ -110,7 +110,7 @@ class Run:
         self.jobs.fail(f"--warm {self.mode}: {why}; it said:\n{self.said.decode()}\n{logs}")
 
     def hear(self, wanted, timeout_s):
-        """What is there of `wanted`, if anything is; what ddprun says is kept."""
+        """Returns the readable ones of `wanted`, maybe none; ddprun's output is kept."""
         stdout = self.process.stdout.fileno()
         ready = select.select([stdout, *wanted], [], [], timeout_s)[0]
         if stdout in ready:
@@ -165,7 +165,7 @@ class Run:
         return text.replace(self.folder, "FOLDER")
 
     def found(self, rank):
-        """What this rank of the second generation has found."""
+        """Returns what this rank of the second generation has found."""
         with open(os.path.join(self.folder, "out", f"1.{rank}.json"), encoding="utf-8") as file:
             return json.loads(file.read().replace(self.folder, "FOLDER"))
 

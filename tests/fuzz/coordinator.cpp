@@ -35,7 +35,7 @@ constexpr std::chrono::hours kTimeMax{24 * 365};
 
 const JobId kJob("job");
 
-/// What is sent at once agrees, and its ranks meet without gap or overlap.
+/// Starts that are sent at once agree, and their ranks meet without gap or overlap.
 void check_starts(const std::vector<Start>& starts) {
     for (const Start& start : starts) {
         DDP_CHECK(start.base_rank >= 0 && start.base_rank < start.world_size, start.base_rank);
@@ -128,7 +128,7 @@ private:
     }
 
     void take(const Send& send, std::vector<Start>& starts) {
-        // What it sends an agent can read.
+        // An agent can read every message that the coordinator sends.
         const Result<RendezvousMessage> message =
             decode_rendezvous_message(encode(send.message), options_.limits);
         DDP_CHECK(message.has_value() && *message == send.message, encode(send.message));

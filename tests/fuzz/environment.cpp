@@ -37,7 +37,7 @@ void check_possible(const WorkerEnvironment& place) {
     DDP_CHECK(place.store || place == WorkerEnvironment{});
 }
 
-/// What an agent would set for a worker in this place.
+/// Returns the variables that an agent would set for a worker in this place.
 Variables written(const WorkerEnvironment& place) {
     WorkerPlace told;
     told.job = place.job;

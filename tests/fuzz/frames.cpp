@@ -97,7 +97,7 @@ void check_sent(fuzz::Choices& choices, const std::optional<Mac>& key, std::stri
     if (damage == 0) {
         DDP_CHECK(outcome.bodies == bodies && !outcome.failed && outcome.kept == 0, bodies.size());
     } else if (key) {
-        // What comes before the damage is there. The frame that is sent twice passes once.
+        // The frames before the damage arrive. The frame that is sent twice passes once.
         bodies.resize(damage == 3 ? which + 1 : which);
         DDP_CHECK(outcome.bodies == bodies, outcome.bodies.size(), bodies.size(), damage);
     }

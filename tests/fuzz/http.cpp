@@ -26,8 +26,8 @@ const HttpWay kHere{.is_on_this_machine = true};
 const HttpWay kStranger{.is_on_this_machine = false};
 const HttpWay kOwner{};
 
-/// What is left of the input is the body. Nobody gives an order without the operators' token, but
-/// the owner of a run's socket; and he does not by a page of another site.
+/// The rest of the input is the body. An order needs the operators' token, except from the owner of
+/// a run's socket; a page of another site cannot give one in the owner's name.
 void check_order(const http::request_header<http::fields>& head, std::string_view body) {
     const Limits limits;
     JobSecret::Bytes secret{};

@@ -24,7 +24,7 @@ namespace ddprun::rdzv {
 
 namespace {
 
-/// Of objects and lists; the brackets in texts do not count.
+/// Returns the depth of objects and lists; the brackets in texts do not count.
 std::size_t nesting(std::string_view json) {
     std::size_t depth = 0;
     std::size_t most = 0;

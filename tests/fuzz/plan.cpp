@@ -74,7 +74,7 @@ bool is_one_line(std::string_view text) {
     });
 }
 
-/// What an agent with this plan sends first.
+/// Returns the message that an agent with this plan sends first.
 rdzv::Join join_of(const LaunchPlan& plan) {
     rdzv::Join join;
     join.job = plan.identity().job.value().empty() ? JobId("random") : plan.identity().job;

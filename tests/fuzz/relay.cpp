@@ -52,7 +52,7 @@ void deliver(const StoreReplies& replies, Sent& sent) {
 
 // ---------------------------------------------------------------------------------------- bytes
 
-/// What the clients of a relay get, and whether the store's bytes were taken to their end.
+/// Returns the bytes for a relay's clients, and whether it took the store's bytes to their end.
 std::pair<Sent, bool> passed_on(std::string_view stream, std::string_view sizes,
                                 const Limits& limits) {
     RelayCore core(limits);
@@ -88,7 +88,7 @@ void check_bytes(fuzz::Choices& choices) {
 
 // ------------------------------------------------------------------------------------- requests
 
-/// What clients ask for, in the order in which they do.
+/// The requests of clients, in the order in which they come.
 class Questions {
 public:
     void ask(std::uint32_t client, const fuzz::StoreRequest& request) {

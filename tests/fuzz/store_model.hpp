@@ -99,8 +99,8 @@ inline StoreRequest choose_request(Choices& choices) {
 }
 
 /// The worker store by its README, with maps and without any care for speed. Exact but for one
-/// thing: which waiting client is told of an element that was pushed. Who may have been told may be
-/// answered from then on; a client that waits for a key is answered at the moment it is there.
+/// thing: which waiting client is told of an element that was pushed. A client that may have been
+/// told may be answered later; a client that waits for a key is answered as soon as the key exists.
 class StoreModel {
 public:
     /// Bytes to each client.
@@ -128,7 +128,7 @@ public:
         return is_done;
     }
 
-    /// What the last calls make the store send. Clients that need not be answered may be.
+    /// Compares `sent` with the answers to the last calls. A possibly released client may have one.
     void check_sent(const Sent& sent) {
         for (const auto& [client, bytes] : sent) {
             std::string expected = std::exchange(expected_[client], {});

@@ -10,8 +10,8 @@ PATIENCE_S = 120  # on a machine that has no time for it
 
 
 class Build:
-    """Of `folder`. `work` is empty, is deleted afterwards, and holds the home and the temporary
-    files of all programs."""
+    """A build in `folder`. `work` is empty, is deleted afterwards, and holds the home and the
+    temporary files of all programs."""
 
     def __init__(self, folder, out, work, seeds):
         self.folder, self.out, self.work, self.seeds = folder, out, work, seeds

@@ -10,7 +10,7 @@ import subprocess
 from build import block
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "command_lines.txt")
-# What the command lines name, and its mode.
+# Each file that the command lines name, with its text and mode.
 FILES = {
     "train.py": ("print('trains')\n", 0o644),
     "old.py": ("parser.add_argument('--local_rank')\n", 0o644),

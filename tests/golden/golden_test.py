@@ -31,7 +31,7 @@ class Golden(unittest.TestCase):
                 raise AssertionError(done.stdout + done.stderr)
 
     def change(self, name, old, new):
-        """Of the second snapshot, for this test."""
+        """Changes a file of the second snapshot, for this test."""
         path = os.path.join(self.second, name)
         with open(path, encoding="utf-8") as file:
             text = file.read()

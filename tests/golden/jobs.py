@@ -18,7 +18,7 @@ from build import PATIENCE_S, ROOT, block
 
 PACKAGE = os.path.join(ROOT, "worker_runtime", "python")
 
-# What every worker begins with. Files in the job's folder are what it waits for.
+# Every worker begins with these lines. A worker waits for files in the job's folder.
 PRELUDE = """
 import json, os, signal, socket, struct, sys, time
 import ddprun
@@ -111,7 +111,7 @@ def get(connection, path):
 
 
 def until(what, look):
-    """What `look` returns, once that is something."""
+    """Calls `look` until it returns something, and returns that."""
     deadline = time.monotonic() + PATIENCE_S
     while not (found := look()):
         if time.monotonic() > deadline:
@@ -245,7 +245,7 @@ class Job:
         self.add(f"GET {path} of {where}", f"{status} {kind}\n{form(text)}")
 
     def add_ctl(self, *words):
-        """What ddpctl says. Columns are as wide as their widest word, which may be a time."""
+        """Adds ddpctl's output. A column is as wide as its widest word, which may be a time."""
         done = self.build.run("ddpctl", *words, cwd=self.folder)
         said = "".join(self.json_of(line) if line.startswith("{") else
                        re.sub(r" {2,}", "  ", self.mask(line)) + "\n"
@@ -254,7 +254,7 @@ class Job:
                  f"exit {done.returncode}\n{said}{self.mask(done.stderr)}")
 
     def add_status(self):
-        """Of the run, while it is at work."""
+        """Adds the status of the run, while the run is at work."""
         run = self.run_folder()
         self.add_answer("the run", RunSocket(os.path.join(run, "ddprun.sock")), "/status",
                         self.json_of)
@@ -313,7 +313,7 @@ class Rendezvous:
         until(f"{names} in /metrics", are_there)
 
     def add_to(self, job):
-        """What it tells of the job now."""
+        """Adds the daemon's current answers about the job."""
         def names(text):
             lines = {line if line.startswith("#") else line.rpartition(" ")[0]
                      for line in text.splitlines()}
@@ -360,7 +360,7 @@ def hang(build):
 
 
 def drain(build):
-    """Of the only node, which is the end of the job."""
+    """Drains the only node, which is the end of the job."""
     with Rendezvous(build, "drain") as rendezvous, Job(
             build, "drain", LEAVES, "--rdzv-endpoint", rendezvous.endpoint, "--node-id", "node-a",
             "--log-format", "json") as job:

@@ -7,7 +7,7 @@ import sys
 
 from build import ROOT, block
 
-# What others are called with is ddprun's own affair.
+# The command lines of other programs are internal to ddprun.
 PROGRAMS = ("ddprun", "ddpctl", "ddprun-rendezvous", "ddprun-keeper", "ddprun-sim", "train_digits",
             "two_halves")
 PAGES = os.path.join(ROOT, "packaging", "pages.py")

@@ -1,4 +1,4 @@
-"""What the simulator's seeds do: a line for each, with the hash of its trace."""
+"""Runs the simulator's seeds and writes a line for each, with the hash of its trace."""
 
 import concurrent.futures
 import os

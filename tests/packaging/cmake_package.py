@@ -1,4 +1,4 @@
-"""What a project of somebody else gets: from find_package(ddprun) after `cmake --install`, and from
+"""A user's project gets ddprun: from find_package(ddprun) after `cmake --install`, and from
 add_subdirectory().
 
 The consumer in this folder is configured with every package switched off that must not be needed,

@@ -21,7 +21,7 @@ exec chroot "$1" /usr/bin/env -i PATH=/usr/bin:/bin HOME=/root sh -ec '
 
 
 def made(folder):
-    """None once the system is in the folder; else why there is none."""
+    """Returns None once the system is in the folder, else the reason why there is none."""
     if os.path.exists(os.path.join(folder, "is-complete")):
         return None
     if os.geteuid() != 0:

@@ -29,7 +29,7 @@ def table_of_flags():
 
 
 def at_a_prompt(command, lines):
-    """What a shell at a terminal shows when a user types these lines, the last of which ends it."""
+    """Returns a shell's terminal output after a user types these lines; the last one ends it."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe(command[0], command, {"PATH": os.environ["PATH"], "TERM": "vt100",

@@ -1,4 +1,4 @@
-"""Who takes a Result for its value reads under the compiler's first error what to write instead.
+"""A user who takes a Result for its value reads under the compiler's first error the right code.
 
 usage: result_misuse.py COMPILER SOURCE
 """

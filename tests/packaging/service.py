@@ -70,8 +70,8 @@ class Service(unittest.TestCase):
         for line in lines_of("Environment"):
             name, _, value = shlex.split(line)[0].partition("=")
             environment[name] = value.replace("%S", state)
-        # What a site writes into /etc/default/ddprun-rendezvous; the port that it has there may be
-        # another process's on this machine.
+        # A site writes this variable into /etc/default/ddprun-rendezvous; the port that it has
+        # there may be another process's on this machine.
         with open(DEFAULTS, encoding="utf-8") as file:
             self.assertIn('DDPRUN_RENDEZVOUS_OPTIONS="--port 29400"\n', file.read())
         environment["DDPRUN_RENDEZVOUS_OPTIONS"] = "--port 0"
@@ -97,7 +97,7 @@ class Service(unittest.TestCase):
             daemon.send_signal(signal.SIGTERM)
             text = daemon.stdout.read()
         self.assertIn("a-job", text)
-        # What systemd counts as an end in order: nothing is restarted.
+        # systemd counts these codes as a clean exit and restarts nothing.
         self.assertIn(daemon.returncode, (0, -signal.SIGTERM), text)
         secret = os.path.join(state, "ddprun", ".config", "ddprun", "secret")
         self.assertEqual(os.stat(secret).st_mode & 0o777, 0o600)

@@ -42,7 +42,7 @@ class Guide(unittest.TestCase):
         cls.environment = dict(os.environ, HOME=home, PATH=":".join(paths + [os.environ["PATH"]]))
         ccache = shutil.which("ccache")
         if ccache:
-            # What a run before compiled serves this one: the folder has another name each time.
+            # ccache reuses an earlier run's objects: the folder's name changes each time.
             cls.environment |= {
                 "CMAKE_CXX_COMPILER_LAUNCHER": ccache, "CCACHE_BASEDIR": top,
                 "CCACHE_NOHASHDIR": "1", "CCACHE_DIR": subprocess.check_output(
@@ -62,7 +62,7 @@ class Guide(unittest.TestCase):
 
     @classmethod
     def run_line(cls, line):
-        """What it prints on stdout."""
+        """Runs `line` and returns its stdout."""
         done = subprocess.run(["bash", "-ec", line], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True, check=False, cwd=cls.folder,
                               env=cls.environment, stdin=subprocess.DEVNULL)
@@ -92,7 +92,7 @@ class Guide(unittest.TestCase):
         self.assertEqual(lines[-1].split(",")[0], f"epoch {epochs}: step {32 * epochs}")
         resumed, epoch = self.run_line(" ".join(command) + f" {epochs + 1}").splitlines()
         self.assertTrue(epoch.startswith(f"epoch {epochs + 1}: step {32 * (epochs + 1)},"), epoch)
-        # What it saved when asked is newer than the checkpoint of the last epoch.
+        # The checkpoint saved on request is newer than the checkpoint of the last epoch.
         self.assertGreater(int(re.fullmatch(r"resumed from step (\d+)", resumed)[1]), 32 * epochs)
 
     def test_it_links_libtorch_and_nothing_else(self):

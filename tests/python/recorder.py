@@ -1,4 +1,4 @@
-"""What a program finds in its process, as plain values: a cold start and a warm one find the same.
+"""A program's view of its process, as plain values: a cold start and a warm one find the same.
 
 For tests, which lay it beside a program or install it. seen() is asked at a moment; note_imports()
 has each import of the process noted, with what it can look at.
@@ -19,8 +19,8 @@ def _names(finders):
 
 
 def state(hidden):
-    """What an import can look at, but for modules; without variables that begin with one of
-    `hidden`."""
+    """Returns all that an import can read, but for modules; without variables that begin with one
+    of `hidden`."""
     warnings = sys.modules.get("warnings") or sys.modules["_warnings"]
     # Not as a library would go through them, which a standby notices.
     variables = map(os.fsdecode, dict.keys(getattr(os.environ, "_data", os.environ)))

@@ -27,7 +27,7 @@ MANY = str(1 << 20)
 
 
 class CallbackTest(RanksTest):
-    """One library's. Of its own are `library`, how the script calls it, and `package`."""
+    """One library's. A subclass sets `library`, its name in the script, and `package`."""
 
     def setUp(self):
         super().setUp()
@@ -50,7 +50,7 @@ class CallbackTest(RanksTest):
             page.put("I", 40, 0)
 
     def isolate(self, until_ns=1):
-        """Of rank 0's node: nothing may be published later than that."""
+        """Isolates rank 0's node: the node may publish nothing after `until_ns`."""
         self.pages[0].put("q", 24, until_ns)
 
     def assert_they_left(self):
@@ -76,7 +76,7 @@ class CallbackTest(RanksTest):
         self.fail(f"rank {rank} does not say {pattern}: {said}")
 
     def newest(self):
-        """What the library's own function finds in the folder, and what it says on stderr."""
+        """Returns what the library's own function finds in the folder, and its stderr."""
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             return self.find_newest(), said.getvalue()
@@ -306,7 +306,7 @@ class Lightning(CallbackTest):
             trainer.fit(Module(), torch.utils.data.DataLoader(torch.ones(64, 1)))
 
     def steps(self):
-        """Of all checkpoints and of what links point to; None: to nothing."""
+        """Returns the step of every checkpoint and link; a link to nothing gives None."""
         from ddprun._checkpoints import contents
 
         return sorted(contents(path).get("global_step") for path in self.checkpoints())
@@ -318,8 +318,8 @@ class Lightning(CallbackTest):
             CHECKPOINT_NAME_LAST = "last-{step}"
 
         best = {"monitor": "quality", "mode": "max"}
-        # What is left if the node is isolated from the third step on, and if it is no longer when
-        # Lightning removes what the third step's checkpoint was to replace.
+        # Each kind names the steps left if the node is isolated from the third step on, and if it
+        # is no longer when Lightning removes what the third step's checkpoint was to replace.
         kinds = {
             "the default": (ModelCheckpoint, {}, [2], [2]),
             "the best two": (ModelCheckpoint, {**best, "save_top_k": 2}, [1, 2], [1, 2]),

@@ -44,7 +44,7 @@ class Placing(unittest.TestCase):
             return file.read()
 
     def save(self):
-        """What is said on stderr."""
+        """Returns the output on stderr."""
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             self.assertTrue(self.checkpoints.save(self.worker, self.path, self.write))
@@ -98,7 +98,7 @@ class Placing(unittest.TestCase):
         self.assertEqual(self.names(), ["ddprun-step=4", "ddprun-step=4.partial"])
 
     def syncs(self, of_folders=None):
-        """What is synced by save(), and what it says; a folder's sync fails with that errno."""
+        """Returns what save() syncs and prints; a folder's sync fails with that errno."""
         synced, sync = [], os.fsync
 
         def told_sync(file):

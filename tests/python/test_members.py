@@ -1,4 +1,4 @@
-"""What a program changes in installed modules, as standbys look for it.
+"""Standbys look for changes that a program makes in installed modules.
 
 Each change is made twice: where dicts have versions (PEP 509), by which most modules need no look,
 and where they have none.
@@ -19,7 +19,7 @@ def own():
     pass
 
 
-# What is done to a module with `function` and `number`, and the names that count as replaced.
+# Changes to a module with `function` and `number`, and the names that count as replaced.
 CHANGES = [
     ("pass", []),
     ("module.function = own", ["function"]),

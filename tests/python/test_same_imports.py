@@ -290,7 +290,7 @@ PROGRAMS = {
 }
 
 
-# Of a user, for all programs. It does what would end the list if the program did it.
+# A user's module for all programs. It does what would end the list if the program did it.
 USERCUSTOMIZE = RECORDS + """
 import builtins, os, time, warnings
 builtins.RUNS = getattr(builtins, "RUNS", 0) + 1
@@ -309,8 +309,8 @@ time.sleep = slept
 import gamma
 """
 
-# An installed module in C that links a library, as wheels do: VALUE is that of the library. What it
-# needs of Python is declared here, for Python's headers may not be there.
+# An installed module in C that links a library, as wheels do: VALUE is that of the library. The
+# text declares the parts of Python that it needs, for Python's headers may not be there.
 LINKED = """
 struct Definition {
     long count; void *type, *init; long index; void *copy;  /* as PyModuleDef_HEAD_INIT */
@@ -355,7 +355,7 @@ class Lives(WithEnvironment):
         return json.loads(done.stdout)
 
     def tell(self, *arguments):
-        """What a cold worker says, and the lines that it tells."""
+        """Returns the output of a cold worker, and the lines that it reports."""
         pipe = os.path.join(self.folder, "told")
         os.mkfifo(pipe)
         self.addCleanup(lambda: os.path.exists(pipe) and os.unlink(pipe))
@@ -392,7 +392,7 @@ class Lives(WithEnvironment):
                          {key: value for key, value in theirs.items() if ours.get(key) != value})
 
     def compare(self, reached, ended, *arguments):
-        """What all three lives have said."""
+        """Compares the output of all three lives and returns it."""
         plain = self.run_cold(*arguments)
         cold, lines = self.tell(*arguments)
         self.assert_same(cold, plain)
@@ -652,7 +652,7 @@ class Libraries(Lives):
 
 @unittest.skipUnless(importlib.util.find_spec("torch"), "no torch here")
 class WithTorch(Lives):
-    """What ddprun.worker() changes in torch. It is called before `import torch`, or after it."""
+    """ddprun.worker() changes torch. It is called before `import torch`, or after it."""
 
     place = {**PLACE, "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
              "GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": "0",
@@ -672,7 +672,7 @@ class WithTorch(Lives):
                 os.symlink(os.path.join(source, name), os.path.join(cls.packages, name))
 
     def replaced(self, *lines, reached):
-        """The files that DistributedDataParallel.__init__ and Work.wait are of; None: it is C."""
+        """Returns the files of DistributedDataParallel.__init__ and Work.wait, or None for C."""
         self.write(os.path.join(self.folder, "program.py"), "\n".join([
             *lines, "import os, alpha", "SAID = [",
             "    os.path.basename(one.__code__.co_filename) if hasattr(one, '__code__') else None",

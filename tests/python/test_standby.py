@@ -150,7 +150,7 @@ class Standby:
             [f"{how} {name}" for name in modules]).encode())
 
     def release(self, place):
-        """What the program writes, and what the standby said last."""
+        """Returns the program's output and the standby's last words."""
         read, write = os.pipe()
         text = b"\0".join([b"place"] + [f"{key}={value}".encode() for key, value in place.items()])
         socket.send_fds(self.socket, [text], [write, write])
@@ -337,7 +337,7 @@ class Threads(WithEnvironment):
 
 
 class Guesses(WithEnvironment):
-    """What another worker has imported, of which some may be no more or not beforehand."""
+    """A standby imports another worker's modules; some may be gone or unfit to import early."""
 
     def setUp(self):
         os.makedirs(os.path.join(self.folder, "elsewhere"), exist_ok=True)

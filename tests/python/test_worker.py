@@ -52,7 +52,7 @@ class AgentPage:
 
 
 def environment_of(page=None, **changes):
-    """What ddprun gives local rank 1 of 3, the second node's."""
+    """Returns ddprun's variables for local rank 1 of 3 on the second node."""
     environment = {
         "RANK": "4", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3",
         "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "2",

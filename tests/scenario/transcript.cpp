@@ -93,7 +93,7 @@ private:
     std::size_t taken_ = 0;
 };
 
-/// What a real agent would remember.
+/// The state that a real agent would remember.
 struct Agent {
     std::optional<ConnectionId> connection;
     rdzv::Join identity;
@@ -220,7 +220,7 @@ void Scenario::show(const rdzv::Effect& effect, bool hides_acknowledge) {
     }
 }
 
-/// What an operator asks for.
+/// Sends an operator's order.
 void Scenario::order(Words& words) {
     const std::string name = words.next();
     const auto& names = rdzv::kOperatorActionNames;
@@ -363,7 +363,7 @@ void Scenario::unfit(Words& words) {
     step(rdzv::Received{ConnectionId(++connections_), std::move(message)});
 }
 
-/// What agents say about their workers and themselves.
+/// Sends an agent's report about its workers or itself.
 void Scenario::report(const std::string& command, Words& words) {
     Agent& agent = agent_of(words);
     Generation generation = agent.held ? agent.held->generation : Generation();

@@ -63,7 +63,7 @@ std::size_t hash_of(const torch::nn::Module& network) {
 
 enum class Place { InStep, BetweenNetworks, InSave };
 
-/// Where this process dies; nowhere unless it is the generation's victim.
+/// The place at which this process dies if it is the generation's victim.
 class Death {
 public:
     Death(const ddprun::Worker& worker, std::uint64_t kills, std::uint64_t seed) {

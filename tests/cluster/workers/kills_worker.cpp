@@ -1,5 +1,5 @@
-// The worker of warm_kills.py in C++: it waits for its place before main(). What it does is what
-// the one in Python does, which is at the top of that file.
+// The worker of warm_kills.py in C++: it waits for its place before main(). This worker does what
+// the one in Python does, at the top of warm_kills.py.
 
 #include <fcntl.h>
 #include <sys/file.h>

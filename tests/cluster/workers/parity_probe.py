@@ -18,7 +18,7 @@ PR_GET_PDEATHSIG = 2
 
 
 def kind_of(descriptor):
-    """What a descriptor leads to, without what differs from run to run."""
+    """Returns the kind of a descriptor's target, without the parts that differ from run to run."""
     mode = os.fstat(descriptor).st_mode
     target = os.readlink(f"/proc/self/fd/{descriptor}")
     if stat.S_ISREG(mode):
@@ -109,7 +109,7 @@ def look():
 
 
 def sums_of_groups(count):
-    """What each group of torch.distributed computed, one after the other."""
+    """Returns the sum that each group of torch.distributed computed, one after the other."""
     import torch
     import torch.distributed as dist
 

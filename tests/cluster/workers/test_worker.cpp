@@ -127,7 +127,7 @@ void print_place() {
     write_all(1, line);
 }
 
-/// What stdout and stderr are, and whether there is a controlling terminal.
+/// Prints the kinds of stdout and stderr, and whether there is a controlling terminal.
 void say_window() {
     winsize window{};
     static_cast<void>(::ioctl(1, TIOCGWINSZ, &window));
@@ -215,7 +215,7 @@ void attach_page() {
     write_all(1, "attached local_rank=" + variable("LOCAL_RANK") + "\n");
 }
 
-/// Nobody is woken by a change of the page: a training loop looks at every step.
+/// A change of the page wakes no thread: a training loop reads the page at every step.
 void step_until(const std::function<bool()>& is_true) {
     while (!is_true()) {
         ::poll(nullptr, 0, 5);
@@ -287,7 +287,7 @@ void crash(int signal) {
     ::_exit(124);
 }
 
-/// What a recorder does that PyTorch started with these variables.
+/// Acts like a flight recorder that PyTorch started with these variables.
 void record_flight(std::size_t size) {
     const std::string pipe =
         variable("TORCH_NCCL_DEBUG_INFO_PIPE_FILE") + variable("RANK") + ".pipe";

@@ -1,4 +1,4 @@
-"""What programs of warm_programs.py tell that test, beside what they do.
+"""Programs of warm_programs.py report these facts to that test, beside their own work.
 
 Each tells whether its process was a standby. In the first generation the ranks wait after the step
 at which the test kills one of them. In the second one they tell what they find after their first
