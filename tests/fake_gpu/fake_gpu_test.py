@@ -121,7 +121,7 @@ class NcclTest(FakeMachine):
         ranks.await_line(0, r"Watchdog caught collective operation timeout")
 
     def test_operations_fail_as_they_are_told_to(self):
-        for fault, wanted in (("break@3", "illegal memory access"),
+        for fault, wanted in (("break:200@3", "illegal memory access"),
                               ("error@3", "remote process exited|injected|asked for"),
                               ("refuse@3", "sum 3 has failed: .*\n?.*unhandled system error")):
             with self.subTest(fault=fault):

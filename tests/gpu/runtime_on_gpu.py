@@ -305,13 +305,13 @@ class RuntimeOnGpu(unittest.TestCase):
                 self.assertEqual(ranks.processes[1].wait(DEADLINE), 0, ranks.text(1))
 
     def test_a_gpu_that_breaks_is_an_error_of_the_call_that_reads_from_it(self):
-        """The process lives on, and the others learn of it."""
+        """The process lives on, and the others learn of it. It reads before its GPU breaks."""
         needs_fake()
         for what, call in (("clip", "clipping gradients"),
                            ("step", "agreeing on finite gradients")):
             with self.subTest(what=what), \
                     start(2, peer("break_in", "nccl", "own", "600000", "60000", what), LAGGING,
-                          of_rank={1: {FAULT: "break@0"}}) as ranks:
+                          of_rank={1: {FAULT: "break:500@0"}}) as ranks:
                 ranks.await_line(1, f"^own failure: {call} failed on rank 1 of 2: CUDA error: an "
                                     "illegal memory access .*the group is cut")
                 ranks.await_line(0, f"^peer lost: {call} failed on rank 0 of 2: the connection to "

@@ -107,6 +107,7 @@ ncclResult_t ncclComm::connect() {
             pause(fault.time);
             break;
         case FaultKind::Break:
+            pause(fault.time);
             cudaFakeGpuBreak();
             break;
         case FaultKind::None:

@@ -12,7 +12,7 @@ enum class FaultKind {
     Slow,    ///< takes part after a time
     Die,     ///< kills this process
     Refuse,  ///< the call fails
-    Break,   ///< meets an illegal address, which breaks the GPU
+    Break,   ///< meets an illegal address after a time, which breaks the GPU
 };
 
 struct Fault {
@@ -21,7 +21,8 @@ struct Fault {
 };
 
 /// Returns the fault of this process's next operation. Settings::nccl_faults lists faults, split by
-/// commas: KIND, KIND@N or slow:MS@N, with N counted from 0. A fault without N is each operation's.
+/// commas: KIND, KIND@N, slow:MS@N or break:MS@N, with N counted from 0. A fault without N is each
+/// operation's.
 [[nodiscard]] Fault next_fault_of_operation();
 
 /// Returns the fault of the next communicator that connects: init-KIND in the list.

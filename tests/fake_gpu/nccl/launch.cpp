@@ -83,6 +83,7 @@ bool suffer(ncclComm& communicator, const Fault& fault) {
             communicator.pause(fault.time);
             return !communicator.is_aborted();
         case FaultKind::Break:
+            communicator.pause(fault.time);
             cudaFakeGpuBreak();
             return false;
         case FaultKind::Refuse:
