@@ -66,9 +66,10 @@ struct Gpu {
 
 /// For the current device, and not connected yet: eagerConnectSingleDevice() does that. Its own
 /// log lines call it `name`. Points NCCL at the interface that has `place.local_address`, unless
-/// the environment says NCCL_SOCKET_IFNAME. An error of NCCL ends no process unless the environment
-/// says TORCH_NCCL_ASYNC_ERROR_HANDLING with another value than torchrun's; nor does one of CUDA,
-/// unless it says TORCH_NCCL_RETHROW_CUDA_ERRORS. Ends when the process does, if it still exists.
+/// the environment says NCCL_SOCKET_IFNAME. An error of NCCL or CUDA ends no process unless the
+/// environment says TORCH_NCCL_ASYNC_ERROR_HANDLING with another value than torchrun's; for CUDA
+/// TORCH_NCCL_RETHROW_CUDA_ERRORS decides, if it is set. Ends when the process does, if it still
+/// exists.
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> make_nccl(
     const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place,
     const std::string& name);

@@ -62,10 +62,11 @@ void clean_up_on_errors() {
     const char* const set = std::getenv(kVariable);
     if (set == nullptr || std::string_view(set) == std::to_string(c10d::TearDown)) {
         (void)setenv(kVariable, std::to_string(c10d::CleanUpOnly).c_str(), /*overwrite=*/1);
+        // When this rank's GPU breaks the watchdog would end the process at once, and the error of
+        // the call that meets it would be lost: the watchdog alone ends. With another value of the
+        // user's the process is to end: c10d would not rethrow a time-out either.
+        (void)setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", kOnlyIfUnset);
     }
-    // When this rank's GPU breaks the watchdog would end the process at once, which the error of
-    // the call that meets it would not outlive: the watchdog alone ends.
-    (void)setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", kOnlyIfUnset);
     // A user who asks for dumps at a time-out gets the time for them.
     if (std::getenv("TORCH_NCCL_DUMP_ON_TIMEOUT") == nullptr) {
         (void)setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC",

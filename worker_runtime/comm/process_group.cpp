@@ -597,11 +597,20 @@ Result<void> ProcessGroup::recv(torch::Tensor& tensor, int from, int tag) {
         std::vector<torch::Tensor> tensors{received};
         return state_->group->recv(tensors, from, tag);
     });
-    if (done && !received.is_same(tensor)) {
+    if (!done || received.is_same(tensor)) {
+        return done;
+    }
+    try {
         const torch::NoGradGuard no_grad;
         tensor.copy_(received);
+        return {};
+    } catch (const std::exception& failure) {
+        return is_device_failure(failure)
+                   ? state_->broken_by_device("recv", failure)
+                   : Error{ErrorCode::InvalidArgument,
+                           fmt::format("recv: rank {} of {} cannot write the tensor: {}", rank(),
+                                       world_size(), worker::first_line(failure))};
     }
-    return done;
 }
 
 Result<void> ProcessGroup::barrier() {

@@ -67,7 +67,7 @@ public:
 
     [[nodiscard]] int rank() const;
     [[nodiscard]] int world_size() const;
-    /// The device of this rank's network: its GPU under NCCL, else the CPU.
+    /// The device of this rank's network: its GPU under NCCL, or a shared one; else the CPU.
     [[nodiscard]] torch::Device device() const;
 
     // Collectives. Tensors are of one dtype and device on all ranks; on CPUs float64, float32,

@@ -25,8 +25,8 @@ public:
     WorkDeadlines(const WorkDeadlines&) = delete;
     WorkDeadlines& operator=(const WorkDeadlines&) = delete;
 
-    /// Watches `work`, which has begun now. From any thread. Each call releases works that are done
-    /// or have failed: no more are held than the engine has in flight.
+    /// Watches `work`, which has begun now. From any thread. Each call releases the oldest works
+    /// that are done or have failed, up to the first that is neither.
     void watch(c10::intrusive_ptr<c10d::Work> work);
 
 private:
