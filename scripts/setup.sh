@@ -193,12 +193,14 @@ fi
 # called MEMBERS ("include", "torch torchgen") in these wheels, of whatever platform, goes into
 # .venv/FOLDER. If pip cannot get a wheel, a line says so, and set-up goes on.
 unpack_wheels() {
-    local name=$1 target=.venv/$2 members=$3 folder mark options=()
+    local name=$1 target=.venv/$2 members=$3 folder mark wanted options=()
     shift 3
     while [ "$1" != -- ]; do options+=("$1"); shift; done
     shift
     mark=$target/${name// /-}.txt
-    if [ "$(cat "$mark" 2>/dev/null)" = "$members: $*" ]; then
+    wanted=$*
+    [ "$members" = include ] || wanted="$members: $wanted"
+    if [ "$(cat "$mark" 2>/dev/null)" = "$wanted" ]; then
         say "$name: they are in $target"
         return
     fi
@@ -209,6 +211,7 @@ unpack_wheels() {
     if .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps \
         --only-binary=:all: "${options[@]}" --dest "$folder" \
         --requirement "$folder/wheels.txt"; then
+        rm -rf "$target"/*.dist-info  # of another version
         .venv/bin/python - "$folder" "$target" "$members" <<'PYTHON'
 import pathlib
 import sys
@@ -220,7 +223,7 @@ for wheel in pathlib.Path(folder).glob("*.whl"):
         archive.extractall(target, [member for member in archive.namelist()
                                     if set(members.split()) & set(member.split("/")[:-1])])
 PYTHON
-        printf '%s' "$members: $*" >"$mark"
+        printf '%s' "$wanted" >"$mark"
         touch .venv/pyvenv.cfg  # scripts/build.sh configures anew
     else
         say "$name: LEFT OUT: pip cannot get them; what needs them is not compiled"
