@@ -10,7 +10,7 @@ std::string_view reason_of(std::string_view what) {
 }
 
 std::optional<std::string> LogErrors::take(Instant now, const Error& error) {
-    // LimitExceeded loses nothing: the file only grows beyond its limit.
+    // LimitExceeded of a log loses nothing: the file only grows beyond its limit.
     const bool is_lost = error.code != ErrorCode::LimitExceeded;
     const std::string reason = (is_lost ? "" : "limit: ") + std::string(reason_of(error.what));
     auto found = said_.find(reason);

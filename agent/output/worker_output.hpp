@@ -112,8 +112,8 @@ public:
     /// with its parents, 0700), stdout.log and stderr.log in it, or output.log where the two are
     /// merged, are made on the output thread: when_ready() tells when. The links `by-rank/<rank>`
     /// to it, of the run and of the generation, follow, before the worker is collected. Existing
-    /// files are appended to; nothing is ever truncated or deleted. An empty `log_dir` means no
-    /// files. Fails only if no descriptors are left, and leaves nothing then.
+    /// files are appended to; a log that is full is renamed, and the oldest may go. An empty
+    /// `log_dir` means no files. Fails without descriptors, or while the log disk hangs.
     [[nodiscard]] Result<OutputPipes> open(Generation generation, LocalRank local_rank, Rank rank,
                                            int world_size, const std::string& log_dir);
 

@@ -19,6 +19,7 @@
 #include "launcher/ctl/event_text.hpp"
 #include "launcher/ctl/json_field.hpp"
 #include "launcher/ctl/runs_text.hpp"
+#include "rendezvous/wire/json_text.hpp"
 
 namespace ddprun::launcher {
 
@@ -30,6 +31,7 @@ using nlohmann::ordered_json;
 
 constexpr std::size_t kFailedShown = 8;  ///< --json has all
 constexpr std::size_t kWordsColumns = 160;
+constexpr std::size_t kReportBytesMax = std::size_t{16} << 20;
 
 std::string last_part(const std::string& path) {
     return path.substr(path.find_last_of('/') + 1);
@@ -193,14 +195,18 @@ ordered_json next_commands(const ordered_json& job, const std::string& run, bool
 
 }  // namespace
 
+nlohmann::json report_of_run(const std::string& folder) {
+    return rdzv::parse_shallow_json(
+        read_beginning(folder + "/report.json", kReportBytesMax).value_or(""));
+}
+
 ordered_json ended_job(const std::vector<std::string>& folders, const std::string& log_dir) {
     std::vector<agent::FoundRun> runs;
     for (const std::string& folder : folders) {
         runs.push_back(run_at(folder));
     }
     const agent::FoundRun& newest = runs.front();
-    const ordered_json report =
-        ordered_json::parse(read_whole(newest.path + "/report.json").value_or(""), nullptr, false);
+    const ordered_json report = report_of_run(newest.path);
     ordered_json nodes = ordered_json::array();
     Told all;
     for (const agent::FoundRun& run : runs) {

@@ -7,6 +7,10 @@
 
 namespace ddprun::launcher {
 
+/// Reads the report.json in the folder of a run, which another user may have written. Not an
+/// object: it has none, or one that is no report.
+[[nodiscard]] nlohmann::json report_of_run(const std::string& folder);
+
 /// Makes one JSON object of the run.json, report.json and events.jsonl that an ended job has left
 /// in the folders of its nodes on this machine (at least one, the newest first). docs/ddpctl.md has
 /// its fields. `log_dir`: what --log-dir has named, for the commands in `next`; empty: nothing.

@@ -1,5 +1,6 @@
 #include <array>
 #include <csignal>
+#include <exception>
 #include <memory>
 
 #include <CLI/CLI.hpp>
@@ -90,5 +91,9 @@ int main(int argc, char** argv) {
     } catch (const CLI::ParseError& error) {
         return complain({ddprun::ErrorCode::InvalidArgument, explain(app, error)});
     }
-    return action();
+    try {
+        return action();
+    } catch (const std::exception& failure) {  // of a file that another program wrote
+        return complain({ddprun::ErrorCode::InvalidArgument, failure.what()});
+    }
 }

@@ -338,8 +338,8 @@ void Coordinator::forget_restored(Effects& out) {
     }
 }
 
-/// An unfit node takes no part in a run and cannot open one. Its message is kept until a run exists
-/// that can judge which member it concerns.
+/// An unfit node takes no part in a run and cannot open one. Its message is kept for a run that can
+/// judge which member it concerns, for `quarantine_cooldown` at most.
 void Coordinator::take_unfit(ConnectionId connection, const Unfit& message, Effects& out) {
     if (run_ && (run_->nodes.by_connection().contains(connection) ||
                  run_->departing.contains(connection) || run_->parked.contains(connection))) {

@@ -79,6 +79,16 @@ class Checkpoints(unittest.TestCase):
             self.assertRegex(text, r"(?m)^9 .* damaged: \S+\.safetensors is missing")
             self.assertRegex(text, r"(?m)^10 .* damaged: \S+manifest\.json is missing")
 
+    def test_who_reads_no_further_ends_it(self):
+        for flags in ([], ["--json"]):
+            listing = subprocess.Popen(
+                [os.path.join(BIN, "ddpctl"), "checkpoints", "list", self.folder, *flags],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            listing.stdout.close()
+            self.assertEqual(listing.stderr.read(), "")
+            listing.stderr.close()
+            self.assertEqual(listing.wait(PATIENCE_S), 0)
+
     def test_what_is_none(self):
         with tempfile.TemporaryDirectory() as empty:
             self.assertRegex(self.ctl("list", empty, code=1),

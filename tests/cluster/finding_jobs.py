@@ -188,6 +188,18 @@ class FindingJobs(WaitingWorkersTest):
             daemon.wait(PATIENCE_S)
             self.assertEqual(len(self.logs_named(job)), 2)
 
+    def test_a_report_that_another_program_wrote_is_shown_as_far_as_it_goes(self):
+        folder = self.path("odd")
+        os.mkdir(folder)
+        for odd in ({"failures": "many", "failed_ranks": [1, {"rank": None}], "first_failure": []},
+                    {"failures": -1, "failed_ranks": {"rank": "\x1b[2J"}, "time": 3}):
+            with open(os.path.join(folder, "report.json"), "w", encoding="utf-8") as file:
+                json.dump(odd, file)
+            text = self.ctl("report", folder).stdout
+            self.assertIn("HOST", text)
+            self.assertNotIn("\x1b", text)
+            self.assertNotIn("more", text)
+
     def logs_named(self, job):
         """The folders that the status of a job that is over names."""
         return re.findall(r"(?m)^  logs    (/\S+) of ", self.ctl("status", job).stdout)

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include <fmt/format.h>
@@ -16,7 +17,8 @@ Result<CheckpointOutline> outline_of_checkpoint(const std::string& dir, std::int
     if (!manifest) {
         return manifest.error();
     }
-    CheckpointOutline outline{.info = manifest->info};
+    CheckpointOutline outline{.generation = manifest->info.generation,
+                              .world_size = manifest->info.world_size};
     for (const ManifestFile& file : manifest->files) {
         outline.bytes += file.size;
     }
@@ -27,7 +29,9 @@ Result<CheckpointOutline> outline_of_checkpoint(const std::string& dir, std::int
         return system_error(errno, path + " cannot be examined");
     }
     constexpr std::int64_t kMsPerSecond = 1000;
-    outline.saved = Milliseconds(status.st_mtim.tv_sec * kMsPerSecond);
+    constexpr std::int64_t kLatest = std::int64_t{1} << 40;  // A file may have any time.
+    outline.saved = Milliseconds(
+        std::clamp<std::int64_t>(status.st_mtim.tv_sec, -kLatest, kLatest) * kMsPerSecond);
     return outline;
 }
 

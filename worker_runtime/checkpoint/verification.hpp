@@ -5,14 +5,15 @@
 
 #include "base/instant.hpp"
 #include "base/result.hpp"
-#include "worker_runtime/checkpoint/checkpoint_folder.hpp"
+#include "base/tagged.hpp"
 #include "worker_runtime/checkpoint/file_io.hpp"
 
 /// Checkpoints as somebody sees them who does not train. Blocking; for any one thread.
 namespace ddprun::worker {
 
 struct CheckpointOutline {
-    CheckpointInfo info;
+    Generation generation;
+    int world_size = 1;
     std::uint64_t bytes = 0;  ///< of all files that the manifest lists
     Milliseconds saved{0};    ///< since 1970, by the clock of the file system
 };
@@ -23,7 +24,7 @@ struct CheckpointOutline {
                                                               std::int64_t step);
 
 /// Reads all files of one checkpoint and compares their checksums. Success means that every byte is
-/// as it was written. A training may write and remove checkpoints meanwhile.
+/// as it was written. Fails, too, if a training removes or replaces the checkpoint meanwhile.
 [[nodiscard]] Result<void> verify_checkpoint(const std::string& dir, std::int64_t step,
                                              const OnRead& on_read);
 

@@ -1,3 +1,4 @@
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,11 +11,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/printable.hpp"
-#include "base/text_table.hpp"
 #include "launcher/ctl/json_field.hpp"
 #include "launcher/ctl/runs_text.hpp"
 #include "launcher/ctl/verbs/verbs.hpp"
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
+#include "worker_runtime/checkpoint/folder.hpp"
 #include "worker_runtime/checkpoint/verification.hpp"
 
 namespace ddprun::launcher {
@@ -41,16 +42,10 @@ std::string bytes_text(std::uint64_t bytes) {
     return fmt::format("{:.1f} {}", size, kNames[name]);
 }
 
-/// One checkpoint as it was found. `whole` fails with the file that is wrong and how.
-struct Found {
-    std::int64_t step = 0;
-    Result<CheckpointOutline> whole;
-};
-
-/// How far the checkpoint's files are read, on a terminal, from the second second on.
+/// How far a checkpoint's files are read, on a terminal, from the second second on.
 class ReadingLine {
 public:
-    explicit ReadingLine(const Found& found) : found_(found) {}
+    ReadingLine(std::int64_t step, std::uint64_t bytes) : step_(step), bytes_(bytes) {}
     ReadingLine(const ReadingLine&) = delete;
     ReadingLine& operator=(const ReadingLine&) = delete;
     ~ReadingLine() {
@@ -68,65 +63,91 @@ public:
         }
         shown_ = now;
         is_shown_ = true;
-        fmt::print(stderr, "\rstep {}: {} of {} read", found_.step, bytes_text(read_),
-                   bytes_text(found_.whole->bytes));
+        fmt::print(stderr, "\rstep {}: {} of {} read\x1b[K", step_, bytes_text(read_),
+                   bytes_text(bytes_));
     }
 
 private:
-    const Found& found_;
+    std::int64_t step_;
+    std::uint64_t bytes_;
     std::uint64_t read_ = 0;
     std::chrono::steady_clock::time_point shown_ = std::chrono::steady_clock::now();
     bool is_shown_ = false;
 };
 
-std::vector<Found> find(const CheckpointsOptions& options, const std::vector<std::int64_t>& steps) {
-    std::vector<Found> all;
-    for (const std::int64_t step : steps) {
-        Found found{.step = step, .whole = worker::outline_of_checkpoint(options.dir, step)};
-        if (options.action == "verify" && found.whole) {
-            ReadingLine line(found);
-            const Result<void> verified = worker::verify_checkpoint(
-                options.dir, step, [&line](std::uint64_t bytes) { line.add(bytes); });
-            if (!verified) {
-                found.whole = verified.error();
-            }
-        }
-        all.push_back(std::move(found));
+Result<CheckpointOutline> look(const CheckpointsOptions& options, std::int64_t step) {
+    const Result<CheckpointOutline> outline = worker::outline_of_checkpoint(options.dir, step);
+    if (!outline || options.action != "verify") {
+        return outline;
     }
-    return all;
+    ReadingLine line(step, outline->bytes);
+    const Result<void> verified = worker::verify_checkpoint(
+        options.dir, step, [&line](std::uint64_t bytes) { line.add(bytes); });
+    return verified ? outline : Result<CheckpointOutline>(verified.error());
 }
 
-std::string found_text(const std::vector<Found>& all, const std::string& good) {
-    std::vector<TableRow> rows = {{"STEP", "SAVED", "GENERATION", "RANKS", "SIZE", "STATE"}};
-    for (const auto& [step, whole] : all) {
-        rows.push_back(
-            whole ? TableRow{std::to_string(step), run_time_text(whole->saved),
-                             fmt::format("{}", whole->info.generation.value()),
-                             std::to_string(whole->info.world_size), bytes_text(whole->bytes), good}
-                  : TableRow{std::to_string(step), "-", "-", "-", "-",
-                             "damaged: " + printable(whole.error().what, std::string::npos)});
-    }
-    return table_text(rows);
+/// Identifies the folder that has a checkpoint's name now; 0: none has.
+ino_t folder_of(const CheckpointsOptions& options, std::int64_t step) {
+    struct stat status {};
+    const std::string path = options.dir + "/" + worker::step_folder_name(step);
+    return ::stat(path.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
-std::string found_json(const std::vector<Found>& all, const std::string& good) {
-    std::string text;
-    for (const auto& [step, whole] : all) {
-        nlohmann::ordered_json object = {{"v", 1}, {"step", step}};
-        if (whole) {
-            object["state"] = good;
-            object["saved_ms"] = whole->saved.count();
-            object["generation"] = whole->info.generation.value();
-            object["world_size"] = whole->info.world_size;
-            object["bytes"] = whole->bytes;
-        } else {
-            object["state"] = "damaged";
-            object["error"] = whole.error().what;
+/// Looks again if a training has replaced the checkpoint meanwhile. Returns nothing if it has
+/// removed the checkpoint.
+std::optional<Result<CheckpointOutline>> look_while_saved(const CheckpointsOptions& options,
+                                                          std::int64_t step) {
+    constexpr int kTries = 3;
+    ino_t before = folder_of(options, step);
+    for (int i = 1; before != 0; ++i) {
+        Result<CheckpointOutline> found = look(options, step);
+        const ino_t after = folder_of(options, step);
+        if (found || after == before || i == kTries) {
+            return found;
         }
-        text +=
-            object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+        before = after;
     }
-    return text;
+    return std::nullopt;
+}
+
+/// "verified", "complete", "damaged" or, of files that may be whole, "unreadable".
+std::string state_of(const CheckpointsOptions& options, const Result<CheckpointOutline>& found) {
+    if (found) {
+        return options.action == "verify" ? "verified" : "complete";
+    }
+    const ErrorCode code = found.error().code;
+    return code == ErrorCode::BadMessage || code == ErrorCode::NotFound ? "damaged" : "unreadable";
+}
+
+std::string row(const std::string& step, const std::string& saved, const std::string& generation,
+                const std::string& ranks, const std::string& size, const std::string& state) {
+    return fmt::format("{:<12}  {:<19}  {:<10}  {:<5}  {:<10}  {}\n", step, saved, generation,
+                       ranks, size, state);
+}
+
+std::string found_text(std::int64_t step, const Result<CheckpointOutline>& found,
+                       const std::string& state) {
+    if (!found) {
+        return row(std::to_string(step), "-", "-", "-", "-",
+                   state + ": " + printable(found.error().what, std::string::npos));
+    }
+    return row(std::to_string(step), run_time_text(found->saved),
+               fmt::format("{}", found->generation.value()), std::to_string(found->world_size),
+               bytes_text(found->bytes), state);
+}
+
+std::string found_json(std::int64_t step, const Result<CheckpointOutline>& found,
+                       const std::string& state) {
+    nlohmann::ordered_json object = {{"v", 1}, {"step", step}, {"state", state}};
+    if (found) {
+        object["saved_ms"] = found->saved.count();
+        object["generation"] = found->generation.value();
+        object["world_size"] = found->world_size;
+        object["bytes"] = found->bytes;
+    } else {
+        object["error"] = found.error().what;
+    }
+    return json_line(object);
 }
 
 /// `steps` are those of all checkpoints there, the newest first.
@@ -141,7 +162,7 @@ std::string why_none(const CheckpointsOptions& options, const std::vector<std::i
 int show_checkpoints(const CheckpointsOptions& options) {
     const Result<std::vector<std::int64_t>> steps = worker::list_checkpoints(options.dir);
     if (!steps) {
-        return complain(steps.error());
+        return complain({ErrorCode::InvalidArgument, steps.error().what});
     }
     std::vector<std::int64_t> wanted = *steps;
     if (options.step) {
@@ -150,11 +171,19 @@ int show_checkpoints(const CheckpointsOptions& options) {
     if (wanted.empty()) {
         return complain_of_run({ErrorCode::NotFound, why_none(options, *steps)});
     }
-    const std::string good = options.action == "verify" ? "verified" : "complete";
-    const std::vector<Found> all = find(options, wanted);
-    fmt::print("{}", options.wants_json ? found_json(all, good) : found_text(all, good));
-    const bool are_whole = std::all_of(all.begin(), all.end(),
-                                       [](const Found& found) { return found.whole.has_value(); });
+    bool goes_on = options.wants_json ||
+                   write_out(row("STEP", "SAVED", "GENERATION", "RANKS", "SIZE", "STATE"));
+    bool are_whole = true;
+    for (std::size_t i = 0; goes_on && i < wanted.size(); ++i) {
+        const std::optional<Result<CheckpointOutline>> found = look_while_saved(options, wanted[i]);
+        if (!found) {
+            continue;
+        }
+        are_whole = are_whole && found->has_value();
+        const std::string state = state_of(options, *found);
+        goes_on = write_out(options.wants_json ? found_json(wanted[i], *found, state)
+                                               : found_text(wanted[i], *found, state));
+    }
     return are_whole ? kExitSuccess : kExitNo;
 }
 
@@ -174,7 +203,8 @@ Action declare_checkpoints(CLI::App& verb) {
 DIR has the checkpoints of a training in C++ (ddprun::Checkpoints). The newest
 comes first. list looks whether all files exist and have the right sizes;
 verify also reads them and compares their checksums, while a training goes on,
-too. The exit code is 1 if a checkpoint is damaged, or if there is none.
+too. The exit code is 1 if a checkpoint is damaged, cannot be read, or if there
+is none.
 
 examples:
   ddpctl checkpoints list checkpoints

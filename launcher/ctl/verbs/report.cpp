@@ -1,13 +1,12 @@
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
-#include "base/os/read_files.hpp"
 #include "base/printable.hpp"
 #include "base/text_table.hpp"
 #include "launcher/ctl/bundle.hpp"
+#include "launcher/ctl/ended_job.hpp"
 #include "launcher/ctl/jobs_text.hpp"
 #include "launcher/ctl/json_field.hpp"
 #include "launcher/ctl/local_runs.hpp"
@@ -36,9 +35,10 @@ std::string failed_ranks_text(const nlohmann::json& report) {
                         said(rank, "at"), said(rank, "cause")});
     }
     std::string text = table_text(rows, "  ");
-    const auto all = report.value("failures", std::uint64_t{0});
-    if (all > failed->size()) {
-        text += fmt::format("  and {} more\n", all - failed->size());
+    const auto all = report.find("failures");
+    const bool is_counted = all != report.end() && all->is_number_unsigned();
+    if (is_counted && all->get<std::uint64_t>() > failed->size()) {
+        text += fmt::format("  and {} more\n", all->get<std::uint64_t>() - failed->size());
     }
     return text;
 }
@@ -79,8 +79,7 @@ std::string report_text(const nlohmann::json& report) {
 /// Prints the report of a closed job, which each node has; the state of each node of a live one.
 int print_report(const ChosenJob& job) {
     for (const std::string& folder : job.folders) {
-        const std::optional<std::string> file = read_whole(folder + "/report.json");
-        const nlohmann::json report = nlohmann::json::parse(file.value_or(""), nullptr, false);
+        const nlohmann::json report = report_of_run(folder);
         if (report.is_object()) {
             fmt::print("{}", report_text(report));
             return kExitSuccess;

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "base/os/own_variable.hpp"
+#include "base/printable.hpp"
 #include "launcher/ctl/local_rendezvous.hpp"
 #include "launcher/plan/log_place.hpp"
 #include "launcher/plan/rendezvous_port.hpp"
@@ -49,7 +50,7 @@ std::vector<std::string> with_usual(std::vector<std::string> places) {
 }  // namespace
 
 int complain(const Error& error) {
-    fmt::print(stderr, "ddpctl: {}\n", error.what);
+    fmt::print(stderr, "ddpctl: {}\n", printable(error.what, std::string::npos));
     return exit_code_of(error.code, kExitRendezvousLost);
 }
 
