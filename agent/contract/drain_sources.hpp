@@ -45,8 +45,8 @@ struct Clocks {
     WallTime wall{};
 };
 
-/// Returns the moment that a line tells: seconds from now, `120`, or a time in UTC,
-/// `2026-11-23T05:12:00Z`. Returns nothing if the line tells something else.
+/// Returns the moment that a line gives: seconds from now, `120`, or a time in UTC,
+/// `2026-11-23T05:12:00Z`. Returns nothing if the line says something else.
 [[nodiscard]] std::optional<Instant> deadline_in(std::string_view line, const Clocks& clocks);
 
 /// AWS's spot/instance-action: {"action": "terminate", "time": "2026-11-23T05:12:00Z"}. Fails if it

@@ -74,15 +74,15 @@ struct StartWorkers {
     int world_size = 0;
     Instant publish_until = Instant::min();  ///< as AllowPublishing would say
     std::vector<WorkerSpec> workers;
-    /// Another node's store: serve a relay to it, and tell the workers that this is their store.
+    /// Another node's store: serve a relay to it, and give the workers the relay as their store.
     std::optional<StoreAddress> relayed_store = {};
 };
 
-/// Tell the workers that look at the shared page to save and leave before `deadline`: then they are
+/// Ask the workers that read the shared page to save and leave before `deadline`: then they are
 /// killed, or those of another node that save with them. Comes again when it has come nearer.
 struct AskWorkersToLeave {
     Generation generation;
-    int signal = 0;  ///< that is sent to those who do not look
+    int signal = 0;  ///< is sent to workers that do not read the page
     Instant deadline{};
 };
 
@@ -99,9 +99,9 @@ struct ForwardSignal {
     int signal = 0;
 };
 
-/// Tell through the shared page until when the workers may publish: this node's place in the
+/// Say through the shared page until when the workers may publish: this node's place in the
 /// generation is sure until then. Instant::max(): for ever; Instant::min(): not at all. Comes when
-/// that changes; nobody wakes when it has passed.
+/// that changes; no wake-up comes when it has passed.
 struct AllowPublishing {
     Generation generation;
     Instant until = Instant::min();

@@ -15,7 +15,7 @@ namespace ddprun::agent {
 struct LinkUp {
     std::string local_address;
     rdzv::Endpoint rendezvous{};  ///< the other end of it
-    std::string interface = {};   ///< that has our address; empty: nobody can tell
+    std::string interface = {};   ///< that has our address; empty: it cannot be known
 };
 
 /// The connection ended; the link goes on trying by itself unless `is_final`.

@@ -28,7 +28,7 @@ struct NotifyUrl {
 /// The target that --notify names.
 using NotifyTarget = std::variant<NotifyCommand, NotifyUrl>;
 
-/// "http://" or "https://" begins a URL, anything else is a command. A failure tells neither.
+/// "http://" or "https://" begins a URL, anything else is a command. A failure repeats neither.
 [[nodiscard]] Result<NotifyTarget> read_notify_target(const std::string& text);
 
 /// For people, without what may be secret: "https://HOST", "the command".

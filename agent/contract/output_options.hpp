@@ -32,7 +32,7 @@ struct OutputOptions {
     std::string log_root;  ///< `<log-dir>/<job>_<8 hex>`; empty: no by-rank links
     std::string program;   ///< for run.json, as is the next
     std::string job;
-    std::string rendezvous;               ///< as SupervisorOptions has it; for run.json, too
+    std::string rendezvous;               ///< that of SupervisorOptions; for run.json, too
     std::map<int, OutputChoice> console;  ///< by local rank; those not listed have the defaults
     RanksFilter ranks_filter;
     /// Tee'd lines with one of these texts are also kept in filtered_stdout.log or

@@ -15,12 +15,12 @@ struct WorkerSeen {
     bool operator==(const WorkerSeen&) const = default;
 };
 
-/// The result of one look at the workers of this node. Amounts only grow within a generation.
+/// The result of one check of this node's workers. Amounts only grow within a generation.
 struct SignsOfLife {
     Duration cpu{};                   ///< used by all their processes together
     std::uint64_t output_bytes = 0;   ///< all that they have written
     std::vector<WorkerSeen> workers;  ///< by local rank
-    /// Something that shows by itself: output waits for somebody to take it.
+    /// Something that shows by itself: output waits for a reader.
     bool is_busy = false;
 };
 

@@ -37,7 +37,7 @@ struct SupervisorOptions {
     std::string rendezvous;  ///< all its endpoints, as ddpctl takes them; empty: this process is it
     std::string store_host;  ///< bind the store here; empty: the link's local address
     bool has_preflight_command = false;   ///< is run before this node says that it is ready
-    bool awaits_gpu_memory = false;       ///< workers may see GPUs whose driver tells of it
+    bool awaits_gpu_memory = false;       ///< workers may see GPUs whose driver reports it
     bool is_store_at_rendezvous = false;  ///< it serves the workers' store, this node never
     bool is_store_of_rank_0 = false;      ///< its worker serves it, on a port kept free for it
     bool relays_store = false;            ///< workers reach another node's store through a relay
@@ -55,7 +55,7 @@ struct SupervisorOptions {
     std::vector<WorkerPlacement> placement;
     std::optional<InterfaceChoice> interface;   ///< none: workers choose by themselves
     std::optional<LeaveNotice> known_end = {};  ///< of this node: a time limit
-    /// How long workers of an earlier start took to leave when asked; none: nobody knows.
+    /// How long workers of an earlier start took to leave when asked; none: not known.
     std::optional<Milliseconds> saving = {};
     Milliseconds hang_notice{600000};  ///< a hang that lasts so long is spoken of; 0: never
     std::optional<Milliseconds> kill_wait = {};  ///< SIGTERM to SIGKILL of who sends it, if known

@@ -52,7 +52,7 @@ struct RanksFilter {
 
 /// Which network interface NCCL and Gloo are told to use.
 struct InterfaceChoice {
-    std::string name;           ///< empty: not known yet, or nobody can tell
+    std::string name;           ///< empty: not known yet, or it cannot be known
     bool follows_link = false;  ///< the name is that of the way to the rendezvous
     bool sets_nccl = true;      ///< false: the user has set NCCL_SOCKET_IFNAME
     bool sets_gloo = true;      ///< false: the user has set GLOO_SOCKET_IFNAME

@@ -97,7 +97,7 @@ private:
     AgentOptions options_;
     KeeperOptions keeper_options_;
     std::unique_ptr<rdzv::Link> link_;
-    std::optional<Supervisor> supervisor_;  ///< from start() on: it tells what contains workers
+    std::optional<Supervisor> supervisor_;  ///< from start() on: it knows what contains workers
     std::unique_ptr<WorkerOutput> output_;
     std::optional<RunEvents> events_;  ///< as supervisor_
     StoreHost store_;
@@ -106,7 +106,7 @@ private:
     HelperPrograms helpers_;
     PrepareOutput prepare_output_;
     DrainNotices notices_;
-    std::optional<Notifier> notifier_;  ///< none: there is nobody to be told
+    std::optional<Notifier> notifier_;  ///< none: --notify names no target
     DeadlineTimer timer_;               ///< of the supervisor
     SignalWatch signals_;
     SignalWatch workers_signals_;

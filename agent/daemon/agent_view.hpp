@@ -43,7 +43,7 @@ struct AgentView {
 struct WatchMeans {
     rdzv::Link& link;  ///< sends what is seen, and takes orders
     StoreHost& store;  ///< asks who waits, and ends its estimates
-    GpuHelper* gpus;   ///< asks what the GPUs do; null: workers see none whose driver tells it
+    GpuHelper* gpus;   ///< asks what the GPUs do; null: workers see none whose driver reports it
     std::function<void(int pid)> on_child;  ///< a child was started that is no worker's
 };
 

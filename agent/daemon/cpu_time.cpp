@@ -16,7 +16,7 @@ namespace ddprun::agent {
 namespace {
 
 /// Used by all that live or have lived in the cgroup and below it; none if the kernel does not
-/// tell.
+/// report it.
 std::optional<Duration> cpu_time_of_cgroup(int folder) {
     const UniqueFd file(openat(folder, "cpu.stat", O_RDONLY | O_CLOEXEC));
     const auto used = number_after<std::int64_t>(read_part(file.get(), 4096), "usage_usec ");

@@ -22,7 +22,7 @@ namespace ddprun::agent {
 
 /// All that belongs to one generation on this node, from StartWorkers to Emptied: its workers,
 /// their pids, the page shared with them, what the kernel has logged since it began, and how far it
-/// has come. Starts and signals nobody itself. Owned and called by the agent's thread.
+/// has come. Starts and signals no process itself. Owned and called by the agent's thread.
 class GenerationOnNode {
 public:
     /// `on_sign` is SharedPage's.
@@ -40,8 +40,8 @@ public:
     /// Returns the port of the workers' store, their MASTER_PORT; 0: the node has no workers.
     [[nodiscard]] int store_port() const;
 
-    /// The first stage: nobody is spawned before the folders of these pipes, by local rank, are
-    /// there, for a worker may write its error file at once.
+    /// The first stage: no worker is spawned before the folders of these pipes, by local rank,
+    /// exist, for a worker may write its error file at once.
     void await_folders(std::vector<OutputPipes> pipes);
 
     /// The folders exist: returns the pipes to spawn the workers with. Returns nothing if a signal
@@ -61,7 +61,7 @@ public:
     /// From now on nothing is left to do but to prove it empty.
     void begin_emptying() { stage_ = BeingEmptied{}; }
 
-    /// Returns the sign that abnormal_end() could not look at before: that is due now.
+    /// Returns the sign that abnormal_end() could not check before: that is due now.
     [[nodiscard]] std::optional<FatalSignal> worker_started(LocalRank local_rank, int pid);
     /// The pids of the workers that have been started.
     [[nodiscard]] const std::map<LocalRank, int>& pids() const { return pids_; }

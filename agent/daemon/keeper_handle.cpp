@@ -191,8 +191,8 @@ void KeeperHandle::sweep_what_it_left() {
     sweep_.begin(options_.limits.unkillable_after);
 }
 
-/// Only the worker itself died with the keeper, and what it had started became nobody's child that
-/// we could find. The number of a worker that had not ended a moment ago is hardly another's now.
+/// Only the worker itself died with the keeper. A worker's children have a parent now that we
+/// cannot find. The number of a worker that had not ended a moment ago is hardly another's now.
 void KeeperHandle::kill_groups_of_workers() {
     for (const int pid : running_) {
         DDP_CHECK(pid > 1, pid);

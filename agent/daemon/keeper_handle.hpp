@@ -46,7 +46,7 @@ struct KeeperOptions {
 /// as a subreaper, from a helper that has ended: it is reaped when it has ended, too.
 class KeeperHandle {
 public:
-    /// `from` is the handle that tells it, where its owner has several with the same events.
+    /// `from` is the handle that calls: its owner may have several with the same events.
     struct Events {
         /// The program runs: exec has succeeded.
         std::function<void(Generation, LocalRank, int pid)> on_started;
@@ -55,14 +55,14 @@ public:
         /// Answers empty_generation(), after on_exited of every worker.
         std::function<void(Generation)> on_emptied;
         /// Answers empty_generation(), or comes when the keeper has died: this could not be killed.
-        /// In that case nothing else is answered until it is gone, which on_lost tells.
+        /// In that case nothing else is answered until it is gone, which on_lost reports.
         std::function<void(const KeeperHandle& from, Generation, std::string what)> on_not_emptied;
         /// The keeper died: its workers are dead and swept, without on_exited of their own: nothing
         /// is left of them, by the kernel's word. Another keeper runs, or is started by the next
         /// start_worker(). An empty_generation() that was not answered is answered by that.
         std::function<void(const KeeperHandle& from)> on_lost;
         /// The standby of this slot is a worker now, which is to find its page at that path; empty:
-        /// it has none. Not for one that has died: on_exited told or tells so.
+        /// it has none. Not for one that has died: on_exited has reported or reports that.
         std::function<void(Generation, LocalRank, int pid, std::string page)> on_adopted = {};
         /// Another keeper was started in the place of one that was lost. Comes at once, from
         /// inside start_worker() and start_standby() too.
@@ -86,7 +86,7 @@ public:
     /// or on_exited, or on_lost. Calls of one loop turn travel together. It may run on `cpus`
     /// only, or where this process may if that is empty. It finds `page` under a path of its
     /// DDPRUN_PAGE; not open: that variable is not touched. `imports`, a pipe, likewise in
-    /// DDPRUN_IMPORTS. With WorkerStdin::Terminal `out` is a terminal that controls nobody yet.
+    /// DDPRUN_IMPORTS. With WorkerStdin::Terminal `out` is a terminal that controls no session yet.
     void start_worker(Generation generation, LocalRank local_rank,
                       const std::vector<std::string>& command, const Environment& environment,
                       UniqueFd out, UniqueFd err, const std::vector<int>& cpus = {},

@@ -59,7 +59,7 @@ void KeeperProcess::kill() {
         return;
     }
     child_.signal(SIGKILL);
-    // The first process of a PID namespace ends after everybody else in there.
+    // The first process of a PID namespace ends after all others in that namespace.
     deadline_.expires_after(unkillable_after_);
     deadline_.async_wait([this](const boost::system::error_code& error) {
         if (!error && pid() != 0) {

@@ -17,7 +17,7 @@ namespace ddprun::agent {
 
 struct KeeperProgram {
     std::string path;
-    bool may_stall = false;  ///< its file is on a file system that may: nobody waits for that
+    bool may_stall = false;  ///< its file is on a file system that may: the agent does not wait
 };
 
 /// The keeper as a process: started, watched, killed and reaped. One at a time. Owned and called by

@@ -53,7 +53,7 @@ void KernelLog::read_new() {
     std::array<char, kRecordBytesMax> record;
     for (int i = 0; i < kRecordsMax; ++i) {
         const ssize_t got = read(log_.get(), record.data(), record.size());
-        // EPIPE: records were overwritten before we have read them; the next one is there.
+        // EPIPE: records were overwritten before we have read them; the next one can be read.
         if (got < 0 && errno != EPIPE && errno != EINTR) {
             return;
         }

@@ -18,7 +18,7 @@ namespace ddprun::agent {
 
 namespace {
 
-/// Until a word of them differs from its value, or somebody is woken there.
+/// Until a word of them differs from its value, or a wake-up arrives at one.
 long wait_for_any(const std::vector<futex_waitv>& words) {
     return syscall(SYS_futex_waitv, words.data(), words.size(), 0, nullptr, 0);
 }
@@ -76,7 +76,7 @@ void LifeWatch::run() {
         }
         const long woken = wait_for_any(words);
         if (woken < 0 && errno == ENOMEM) {
-            // Signs may be late: whoever is the parent of a worker learns of its end anyway.
+            // Signs may be late: the parent of a worker learns of its end anyway.
             wait_at_bell(page_.bell(), static_cast<std::uint32_t>(words.front().val));
         } else {
             DDP_CHECK(woken >= 0 || errno == EAGAIN || errno == EINTR, errno);
@@ -94,8 +94,8 @@ std::uint32_t LifeWatch::look_at(std::size_t index) {
     }
     std::atomic<std::uint32_t>& word = page_.life_word(local_rank);
     std::uint32_t value = word.load();
-    // The kernel wakes nobody at a lock that has no waiters. One that nobody holds must not be
-    // touched, or nobody can take it any more.
+    // The kernel wakes no thread at a lock that has no waiters. A lock that no thread holds must
+    // not be touched, or no thread can take it any more.
     while ((value & FUTEX_TID_MASK) != 0 && (value & FUTEX_WAITERS) == 0) {
         if (word.compare_exchange_weak(value, value | FUTEX_WAITERS)) {
             value |= FUTEX_WAITERS;

@@ -20,7 +20,7 @@ public:
     /// lock has ended, or has become another program. At most once for each; on the watch's thread.
     using OnSign = std::function<void(LocalRank, FatalSignal told)>;
 
-    /// False on kernels before 5.16, where nobody can wait for several futexes.
+    /// False on kernels before 5.16, which cannot wait for several futexes.
     [[nodiscard]] static bool is_possible();
 
     /// Watches the first kSlotsMax workers of `page`, which must outlive this.

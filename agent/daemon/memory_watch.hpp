@@ -11,9 +11,9 @@
 
 namespace ddprun::agent {
 
-/// Has the kernel tell when processes of this machine, or of this process's cgroup, wait for memory
-/// (PSI triggers). Stays silent if the kernel has no triggers or the user may not have them. Lives
-/// on the thread of `io`; outlives the loop.
+/// Has the kernel report when processes of this machine, or of this process's cgroup, wait for
+/// memory (PSI triggers). Stays silent if the kernel has no triggers or the user may not have them.
+/// Lives on the thread of `io`; outlives the loop.
 class MemoryWatch {
 public:
     /// `on_short` is called at most once in Limits::memory_stall_window for each of the two.

@@ -38,7 +38,7 @@ public:
     /// Workers start.
     void begin(Generation generation, Rank base_rank, int world_size);
 
-    /// There is nobody to look at.
+    /// No worker is left to watch.
     void end();
 
     /// Gives the workers what was last found of their GPUs.
@@ -46,7 +46,7 @@ public:
         agent::add_gpu_figures(gpus_, workers);
     }
 
-    /// Has GPUs looked at, for the next time somebody wants to know.
+    /// Has the GPUs' figures read, for the next request.
     void look_at_gpus();
 
 private:

@@ -14,7 +14,7 @@ namespace ddprun::agent {
 /// the agent's thread; outlives the run of the loop.
 class ProgressTeller {
 public:
-    /// `tell` looks and sends.
+    /// `tell` reads the progress and sends it.
     ProgressTeller(boost::asio::io_context& io, std::function<void()> tell);
 
     void hear(const rdzv::Watch& watch);

@@ -22,7 +22,7 @@ namespace ddprun::agent {
 /// outlives the run of the loop.
 class RasClient {
 public:
-    /// All that it has sent; none: nobody answers, or not in time, or too much.
+    /// All that it has sent; none: no answer, or not in time, or too much.
     using OnAnswer = std::function<void(std::optional<std::string> answer)>;
 
     RasClient(boost::asio::io_context& io, const WatchLimits& limits);

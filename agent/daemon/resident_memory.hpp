@@ -17,7 +17,7 @@ struct ProcessMemory {
 [[nodiscard]] std::optional<ProcessMemory> memory_of_process(int pid, const std::string& root = {});
 
 /// Returns the memory that this machine, or the tightest limit of our cgroup, has left. Returns
-/// nothing if the kernel does not tell.
+/// nothing if the kernel does not report it.
 [[nodiscard]] std::optional<rdzv::HostMemory> host_memory(const std::string& root = {});
 
 }  // namespace ddprun::agent

@@ -137,7 +137,7 @@ void RunEvents::worker_started(Generation generation, LocalRank local_rank, int 
     keep(now, events);
 }
 
-/// Workers do not call: what they have told is read when something happens, or somebody asks.
+/// Workers do not call: what they have told is read when something happens, or on request.
 void RunEvents::look(bool have_ended) {
     Chronicle::Events events;
     const std::vector<WorkerMoments> workers = agent_.moments(generation_);
@@ -355,7 +355,7 @@ Result<rdzv::Watched::MakeText> RunEvents::status(const std::string& job) {
     return MakeText([status = state_now(watched_progress())] { return line_of(status); });
 }
 
-/// For who looks at the run once it is over: nothing is known of its workers then.
+/// For readers of the run's folder once the run is over: nothing is known of its workers then.
 void RunEvents::keep_state() {
     if (run_folder_.empty()) {
         return;

@@ -33,7 +33,7 @@
 namespace ddprun::agent {
 
 /// Publishes the events of this node in `events.jsonl` and on the socket in the run's folder
-/// (docs/events.md), and tells the rendezvous how far the workers are. On the agent's thread;
+/// (docs/events.md), and reports to the rendezvous how far the workers are. On the agent's thread;
 /// outlives the run of the loop.
 class RunEvents final : public rdzv::Watched {
 public:
@@ -56,8 +56,8 @@ public:
     /// Returns how the time of this run was spent so far.
     [[nodiscard]] const rdzv::TimeUse& time_use() const { return log_->time_use(); }
 
-    /// The workers have ended for good: who follows what they write is sent the rest, then `done`
-    /// is called; at once if nobody does.
+    /// The workers have ended for good: readers that follow their output are sent the rest, then
+    /// `done` is called; at once if no reader does.
     void finish_reading(std::function<void()> done);
 
     /// The link is gone, and with it those who follow over it: finish_reading() waits for them no

@@ -28,7 +28,7 @@ public:
 
     explicit SharedPage(OnSign on_sign) : on_sign_(std::move(on_sign)) {}
 
-    /// Makes the page of these workers. On failure there is none. A kernel that cannot tell of
+    /// Makes the page of these workers. On failure there is none. A kernel that cannot report
     /// deaths is no failure.
     [[nodiscard]] Result<void> make(const StartWorkers& start);
 
@@ -56,7 +56,7 @@ private:
 
     OnSign on_sign_;
     std::unique_ptr<WorkerPage> page_;
-    std::unique_ptr<LifeWatch> watch_;  ///< after the page, which it looks at
+    std::unique_ptr<LifeWatch> watch_;  ///< after the page, which it reads
 };
 
 }  // namespace ddprun::agent

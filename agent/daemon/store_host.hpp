@@ -37,7 +37,7 @@ public:
     void serve(ServeStore order);
 
     /// Serves a relay to the store of `start` (its relayed_store) on a port of the kernel's choice
-    /// on 127.0.0.1, and tells the workers that this is where their store is. If no relay can be
+    /// on 127.0.0.1, and gives the workers that address as their store's. If no relay can be
     /// served, a line says so, nothing changes, and the workers dial the store itself.
     void relay(StartWorkers& start);
 
@@ -55,7 +55,7 @@ public:
         server_.ask_who_waits(std::move(answer));
     }
 
-    /// When the store's clients were there, and the group was ready: estimates.
+    /// When the store had all its clients, and when the group was ready: estimates.
     [[nodiscard]] Estimates estimates() const;
     void end_estimates() { server_.end_init(); }
 

@@ -44,7 +44,7 @@ std::vector<std::string> fields_of(std::string_view message) {
     }
 }
 
-/// One message, if one is there. Empty: none, or the other end is gone.
+/// One message, if one has come. Empty: none, or the other end is gone.
 std::string receive(int socket, std::size_t bytes_max) {
     std::string text(bytes_max, '\0');
     ssize_t got = 0;
@@ -187,8 +187,8 @@ void WarmStart::pause() {
     check();
 }
 
-/// Those that wait look whether what they have imported is still what is there, so that this takes
-/// no time once they have their places.
+/// Waiting standbys check that the modules which they have imported are unchanged on the disk, so
+/// that this takes no time once they have their places.
 void WarmStart::check() {
     for (auto& [slot, standby] : standbys_) {
         if (slots_.is_waiting(slot)) {
@@ -198,7 +198,7 @@ void WarmStart::check() {
     }
 }
 
-/// All workers of a program that waits by itself do, so that one of them tells it.
+/// All workers of a program that waits by itself do, so that one of them reports it.
 UniqueFd WarmStart::imports_pipe(LocalRank local_rank) {
     std::array<int, 2> ends{};
     if ((!warm_.program.empty() && local_rank != LocalRank(0)) || !slots_.learns() ||
@@ -406,7 +406,7 @@ void WarmStart::listen(LocalRank slot, Standby& standby) {
         });
 }
 
-/// An end of the connection is no news: the keeper tells of its end.
+/// An end of the connection is no news: the keeper reports the standby's end.
 void WarmStart::read_standby(LocalRank slot) {
     Standby& standby = standbys_.at(slot);
     const std::string message =
@@ -428,7 +428,7 @@ void WarmStart::hear(LocalRank slot, std::string_view message) {
     if (fields[0] == standby_word::kHere) {
         slots_.is_here(slot);
         if (standby.order.empty()) {
-            standby.socket.close();  // It was asked whether it is there, and may go.
+            standby.socket.close();  // The trial has shown that it runs, and may go.
         } else if (!send_to(standby.socket.native_handle(), standby.order)) {
             kill(slot);
         }

@@ -30,8 +30,8 @@ namespace ddprun::agent {
 
 /// Makes the next start of this node's workers a warm one. Owns the standbys, the keeper that holds
 /// them, the workers that they are becoming, and the program that reads the newest checkpoint
-/// ahead. Carries out what StandbySlots decides: starts standbys, tells them what to import, and
-/// when a generation starts tells them their places. The protocol between WarmStart and the
+/// ahead. Carries out what StandbySlots decides: starts standbys, sends them what to import, and
+/// when a generation starts sends them their places. The protocol between WarmStart and the
 /// standbys is in worker_runtime/python/INTERNALS.md. Without --warm no standby is prepared, and
 /// every worker starts cold. Owned and called by the agent's thread; outlives the loop's run.
 class WarmStart {
@@ -77,8 +77,8 @@ public:
     [[nodiscard]] UniqueFd imports_pipe(LocalRank local_rank);
 
     /// These workers start: which of them have a standby. If any has, the standbys' keeper and
-    /// `keeper`, which holds nobody, change places, and leave() follows for each of them. The next
-    /// standbys are prepared from now on.
+    /// `keeper`, which holds no process, change places, and leave() follows for each of them. The
+    /// next standbys are prepared from now on.
     [[nodiscard]] std::set<LocalRank> take(const std::vector<WorkerSpec>& workers,
                                            std::unique_ptr<KeeperHandle>& keeper);
 
@@ -99,8 +99,8 @@ public:
     /// The standbys' keeper does not come to an end of `rest`.
     void cannot_be_emptied(const std::string& rest);
 
-    /// Ends them, and what is read ahead. `done` is called once they are gone, or at once if nobody
-    /// is there, or when they are not gone after Limits::unkillable_after.
+    /// Ends them, and what is read ahead. `done` is called once they are gone, or at once if no
+    /// standby exists, or when they are not gone after Limits::unkillable_after.
     void stop(std::function<void()> done);
 
 private:

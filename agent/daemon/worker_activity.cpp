@@ -28,8 +28,8 @@ using rdzv::Activity;
 
 namespace {
 
-// With no descriptor to look at, as time.sleep() of Python 3.10 and older calls select(), they wait
-// for a time alone.
+// With no descriptor to wait for, as time.sleep() of Python 3.10 and older calls select(), they
+// wait for a time alone.
 constexpr std::initializer_list<long> kSelects = {
     SYS_pselect6,
 #ifdef SYS_select
@@ -95,8 +95,8 @@ bool is_socket(int pid, int descriptor) {
     return target.native().starts_with("socket:");
 }
 
-/// Returns the peer's port of a connected socket; 0: it is none, or this kernel does not tell. Only
-/// sockets are copied: the end of another copy may wait for a file system.
+/// Returns the peer's port of a connected socket; 0: it is none, or this kernel does not report it.
+/// Only sockets are copied: the end of another copy may wait for a file system.
 int peer_port(int pid, int descriptor) {
 #ifdef SYS_pidfd_getfd
     const UniqueFd process = is_socket(pid, descriptor) ? open_pidfd(pid) : UniqueFd();

@@ -27,7 +27,7 @@ public:
     /// Takes the memory in use, by no living process, before the first workers had anything.
     void remember(GpuBytes before) { before_ = std::move(before); }
 
-    /// Until it is remembered nothing can be told; without GPUs that tell, never.
+    /// Until it is remembered nothing can be told; without GPUs that report it, never.
     [[nodiscard]] bool can_tell() const { return !before_.empty(); }
 
     /// So much may be in use: who holds it need not be asked.

@@ -15,10 +15,10 @@
 
 namespace ddprun::agent {
 
-/// Reads what this node's workers have written, or where they are, for who asks: by a ddpctl of its
-/// own for each, for a log folder may hang and a debugger may take its time. Nothing runs while
-/// nobody asks; a piece is answered only when the last one was taken. Owned and called by the
-/// agent's thread; outlives the run of `io`.
+/// Reads what this node's workers have written, or where they are, on request: by a ddpctl of its
+/// own for each, for a log folder may hang and a debugger may take its time. Nothing runs without a
+/// request; a piece is answered only when the last one was taken. Owned and called by the agent's
+/// thread; outlives the run of `io`.
 class WorkersReaders {
 public:
     struct Events {

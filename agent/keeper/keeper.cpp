@@ -27,7 +27,7 @@ void say(const std::string& line) {
     fmt::print(stderr, "ddprun-keeper: {}\n", line);
 }
 
-/// A keeper to whom nobody can talk ends; its agent learns of that.
+/// A keeper without a channel to its agent ends; the agent learns of that.
 std::shared_ptr<FrameChannel> channel_to(boost::asio::io_context& io, UniqueFd agent) {
     Result<std::shared_ptr<FrameChannel>> channel = FrameChannel::create(io, std::move(agent));
     DDP_CHECK(channel.has_value(), channel.error().what);

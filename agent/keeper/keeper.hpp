@@ -43,7 +43,7 @@ private:
         std::optional<int> exec_errno;
         /// Open until it is known whether exec succeeded.
         std::unique_ptr<boost::asio::posix::stream_descriptor> exec_status;
-        /// Not there on kernels without pidfd, or without memory: then SIGCHLD alone tells.
+        /// Not there on kernels without pidfd, or without memory: then SIGCHLD alone reports it.
         std::unique_ptr<boost::asio::posix::stream_descriptor> pidfd;
     };
     using Workers = std::map<int, Worker>;  ///< by pid

@@ -20,7 +20,7 @@ struct SpawnedWorker {
 };
 
 /// Forks and executes workers. It returns as soon as the child has its own copy
-/// of everything: a slow exec delays nobody. One thread, which must live as long as the process:
+/// of everything: a slow exec delays no caller. One thread, which must live as long as the process:
 /// the parent-death signal follows the thread.
 class WorkerSpawner {
 public:

@@ -84,7 +84,7 @@ void CommandNotice::read_on() {
                             });
 }
 
-/// Lines that tell no deadline mean nothing.
+/// Lines without a deadline mean nothing.
 void CommandNotice::take_lines() {
     for (std::size_t end = 0; (end = text_.find('\n')) != std::string::npos;) {
         const std::optional<Instant> deadline =

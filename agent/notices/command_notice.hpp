@@ -13,8 +13,8 @@
 
 namespace ddprun::agent {
 
-/// Runs a site's own command, which says by ending with 0, or by a line on its stdout that tells
-/// the deadline, that this node must go. One that ends otherwise is started again after
+/// Runs a site's own command, which says by ending with 0, or by a line on its stdout with the
+/// deadline, that this node must go. One that ends otherwise is started again after
 /// Limits::drain_command_every. Owned and called by the agent's thread; outlives the run of `io`.
 class CommandNotice final : public DrainNotice {
 public:

@@ -90,7 +90,7 @@ FileNotice::Seen FileNotice::see(const std::string& path, std::size_t bytes_max)
     }
     seen.is_there = true;
     if (S_ISREG(status.st_mode)) {
-        // read_beginning() does not wait for whoever holds a lease on the file; this thread may.
+        // read_beginning() does not wait for the holder of a lease on the file; this thread may.
         std::ifstream file(path);
         seen.line.resize(bytes_max);
         file.read(seen.line.data(), static_cast<std::streamsize>(seen.line.size()));

@@ -17,9 +17,9 @@
 
 namespace ddprun::agent {
 
-/// Waits for a file to be there, which means that this node must go; its first line may tell the
-/// deadline. The kernel tells of it, or, where others may write it unseen (a network's file system,
-/// a folder that is not there yet), it is looked at every Limits::drain_look_every, which is said.
+/// Waits for a file to appear, which means that this node must go; its first line may give the
+/// deadline. The kernel reports it. If others may write it unseen (a network's file system, a
+/// folder not made yet), it is checked every Limits::drain_look_every instead, and a line says so.
 /// A file system that does not answer as long is said, and holds up nothing else. Owned and called
 /// by the agent's thread; outlives the run of `io`.
 class FileNotice final : public DrainNotice {

@@ -10,7 +10,7 @@
 
 namespace ddprun::agent {
 
-/// Notices for somebody who may be slow, or away: one after the other, in order, each tried
+/// Notices for a target that may be slow, or away: one after the other, in order, each tried
 /// Limits::notice_attempts_max times. At most Limits::notices_waiting_max wait; the oldest are
 /// dropped. Pure.
 class NoticeQueue {
@@ -44,7 +44,7 @@ private:
     bool is_under_way_ = false;
     int attempts_ = 0;  ///< of the first one, that have failed
     std::optional<Instant> pause_end_;
-    std::size_t dropped_ = 0;  ///< that nobody was told of
+    std::size_t dropped_ = 0;  ///< that no line has reported yet
 };
 
 }  // namespace ddprun::agent

@@ -23,9 +23,9 @@ struct NotifierOptions {
     std::string host;  ///< this one
 };
 
-/// Tells the target of --notify what the rendezvous has this node tell (docs/notify.md). A failure
-/// is a line on the console and nothing else. Owned and called by the agent's thread; outlives the
-/// run of `io`.
+/// Sends the target of --notify what the rendezvous has this node report (docs/notify.md). A
+/// failure is a line on the console and nothing else. Owned and called by the agent's thread;
+/// outlives the run of `io`.
 class Notifier {
 public:
     struct Events {

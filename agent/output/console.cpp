@@ -55,8 +55,8 @@ void Console::say(std::string_view lines) {
     show();
 }
 
-/// From the background it would be written into what somebody types to the shell. A terminal that
-/// does not control us knows of no background.
+/// From the background it would be written into the user's input to the shell. A terminal that does
+/// not control us knows of no background.
 void Console::set_foot(std::string text) {
     if (screen_) {
         const pid_t foreground = ::tcgetpgrp(fd_);

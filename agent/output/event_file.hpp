@@ -11,7 +11,7 @@
 namespace ddprun::agent {
 
 /// `<log-dir>/<job>_<8 hex>/events.jsonl`: the events of a run, a line each, one write() for each.
-/// Until the folder of the run is there, and while nothing can be written, they are held. A line of
+/// Until the folder of the run exists, and while nothing can be written, they are held. A line of
 /// which the disk took a part only is ended, and written anew. On the output thread.
 class EventFile {
 public:
@@ -19,7 +19,7 @@ public:
     EventFile(std::string folder, const Limits& limits)
         : folder_(std::move(folder)), limits_(limits) {}
 
-    /// The folder is there: writes what was held. Not for a second time.
+    /// The folder exists: writes what was held. Not for a second time.
     [[nodiscard]] Result<void> begin();
 
     /// Writes what is held, and `line`. Lines that cannot be written are held for the next call, at

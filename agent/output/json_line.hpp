@@ -9,7 +9,7 @@
 
 namespace ddprun::agent {
 
-/// The worker that wrote a line, for whoever reads it among those of others.
+/// The worker that wrote a line, for readers of the lines of many workers.
 struct LineOrigin {
     Rank rank;
     LocalRank local_rank;

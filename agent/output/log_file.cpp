@@ -78,7 +78,7 @@ Result<void> LogFile::rotate() {
     if (std::rename(path_.c_str(), full.c_str()) == 0) {
         ++last_number_;
     } else if (errno != ENOENT) {
-        // Not there: an earlier attempt has set it aside, or somebody else has; a new one is due.
+        // Not there: an earlier attempt or another program has set it aside; a new one is due.
         return grows_on(system_error(errno, "giving it the name " + full));
     }
     Result<UniqueFd> next = open_log(path_);

@@ -42,7 +42,7 @@ private:
 /// "rank 3: 1,204 lines of its log were lost: No space left on device"
 [[nodiscard]] std::string lost_text(const LostLog& lost);
 
-/// The same of who has lost most, and how many others have; empty: nobody has lost anything.
+/// The same of the worker that lost most, and how many others have; empty: no line was lost.
 [[nodiscard]] std::string lost_text(const std::vector<LostLog>& lost);
 
 }  // namespace ddprun::agent

@@ -62,7 +62,7 @@ std::optional<Milliseconds> last_start(const std::string& run) {
         std::chrono::nanoseconds(status.st_mtim.tv_nsec));
 }
 
-/// The state of a run whose lock is free here. That tells nothing where another machine may have
+/// The state of a run whose lock is free here. That proves nothing where another machine may have
 /// made it: a lock of a folder is not seen through NFS. `note`: none, for it has not been written
 /// yet, or cannot be read.
 RunState state_of_unlocked(const std::string& run, const std::optional<RunNote>& note,
@@ -207,7 +207,7 @@ std::string short_text_of(RunNote note) {
     return text;
 }
 
-/// In a folder that several users share the link is somebody's: the others go without.
+/// In a folder that several users share the link is one user's: the others go without.
 Result<void> link_latest(const std::string& run) {
     const std::size_t slash = run.rfind('/');
     const std::string link = run.substr(0, slash) + std::string(kLatest);
@@ -382,7 +382,7 @@ Result<void> RunFolder::end(Milliseconds now, int exit_code, const std::string& 
     return begun ? noted : begun;
 }
 
-/// A full disk takes no second file; the first one's block is there, and kept for this.
+/// A full disk takes no second file; the first file has its block already, which is kept for this.
 Result<void> RunFolder::write_note() const {
     const std::string path = note_path(path_);
     const Result<void> replaced = replace_file(path, text_of(note_));

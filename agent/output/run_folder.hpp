@@ -61,7 +61,7 @@ public:
     /// these that cannot be done; the others are done all the same.
     [[nodiscard]] Result<void> begin(Milliseconds now);
 
-    /// The ddprun exits: writes run.json anew, if the folder is there; on a full disk into the room
+    /// The ddprun exits: writes run.json anew, if the folder exists; on a full disk into the room
     /// that begin() has reserved, LogLimits::run_note_bytes_max.
     [[nodiscard]] Result<void> end(Milliseconds now, int exit_code, const std::string& text,
                                    std::optional<Milliseconds> saving = {},
@@ -85,7 +85,7 @@ enum class RunState {
     /// Another machine made it, and it does not say that it is over. On a network's file system
     /// that machine's lock cannot be seen here.
     Elsewhere,
-    Unclear,  ///< whether somebody holds it cannot be known here, nor on which machine
+    Unclear,  ///< whether a ddprun holds it cannot be known here, nor on which machine
 };
 
 /// One run in a log folder.
@@ -99,7 +99,7 @@ struct FoundRun {
 enum class RunsOf { ThisUser, Everybody };
 
 /// The runs in `log_dir`, of `job` if that is not empty, the one that began last first. The state
-/// of another user's run, or of a link to one, stays Unclear: nobody touches its lock.
+/// of another user's run, or of a link to one, stays Unclear: its lock is left alone.
 [[nodiscard]] std::vector<FoundRun> runs_in(const std::string& log_dir, const std::string& job = {},
                                             RunsOf whose = RunsOf::ThisUser);
 
@@ -120,9 +120,9 @@ struct RunsRemoved {
     std::vector<std::string> failed;   ///< "NAME: why", of the others that had to go
 };
 
-/// Removes `runs` (of runs_in(), the newest first) but for the newest `kept`, what somebody holds
-/// or may hold on another machine, and what is not this user's. Looks at each again, follows no
-/// link, and leaves no link `latest` that leads nowhere. `only_says`: removes nothing, and tells
+/// Removes `runs` (of runs_in(), the newest first) but for the newest `kept`, what a ddprun holds
+/// or may hold on another machine, and what is not this user's. Checks each again, follows no
+/// link, and leaves no link `latest` that leads nowhere. `only_says`: removes nothing, and reports
 /// what it would.
 [[nodiscard]] RunsRemoved remove_runs(const std::string& log_dir, const std::vector<FoundRun>& runs,
                                       std::size_t kept, bool only_says);

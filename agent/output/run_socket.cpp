@@ -13,7 +13,7 @@ namespace ddprun::agent {
 
 namespace {
 
-/// The socket has it until it listens: one that is there answers.
+/// The socket's name until it listens: a socket under the final name already listens.
 constexpr const char* kUnfinishedName = "ddprun.sock.new";
 
 }  // namespace

@@ -15,7 +15,7 @@ inline constexpr const char* kRunSocketName = "ddprun.sock";
 /// names the path, and leaves none.
 [[nodiscard]] Result<UniqueFd> listen_in_run(const std::string& folder);
 
-/// Connects to it. NotFound: there is none; Unreachable: nobody answers there.
+/// Connects to it. NotFound: there is none; Unreachable: no process answers there.
 [[nodiscard]] Result<UniqueFd> connect_to_run(const std::string& folder);
 
 }  // namespace ddprun::agent

@@ -16,7 +16,7 @@ namespace ddprun::agent {
 namespace {
 
 constexpr std::string_view kSpecial = "\n\r\b\x1b";
-/// The window of a terminal that does not tell its own.
+/// The window of a terminal that does not report its own.
 constexpr WindowSize kUsualWindow{.rows = 24, .columns = 80};
 /// A worker's terminal is not narrower for the sake of its prefix.
 constexpr int kColumnsMin = 20;
@@ -60,7 +60,7 @@ void erase_last(std::string& text) {
 }
 
 /// Whether `text`, which came later than the bar before it, is not a part of that. A bar that is
-/// written in pieces goes on with a blank or a mark.
+/// written in pieces continues with a blank or a mark.
 bool is_behind_bar(std::string_view bar, std::string_view text) {
     constexpr std::string_view kGoesOn = " \t,.;:!?)]}%/|#=-+*";
     return !bar.empty() && !text.empty() && bar.back() != ' ' &&
@@ -147,7 +147,7 @@ void Screen::resize(WindowSize window, std::string& out) {
         return width_of(line) < columns;
     });
     if (!block_.empty() && !fits) {
-        // The terminal may have broken its lines anew: nobody knows where they are.
+        // The terminal may have broken its lines anew: their places are unknown.
         out += "\n";
         block_.clear();
     }

@@ -132,8 +132,8 @@ private:
     std::optional<std::string> prompts_rest_;  ///< of a prompt whose line is whole now
 };
 
-/// The window of a worker's own terminal, where people look at it through a Screen in `window`: a
-/// line that fills it fits behind the prefix.
+/// The window of a worker's own terminal, which people see through a Screen in `window`: a line
+/// that fills it fits behind the prefix.
 [[nodiscard]] WindowSize window_behind_prefix(const ScreenOptions& options, WindowSize window,
                                               Rank rank);
 

@@ -9,7 +9,7 @@
 
 namespace ddprun::agent {
 
-/// Both ends are close-on-exec, and nobody's controlling terminal by being opened here.
+/// Both ends are close-on-exec, and opening them here makes neither a controlling terminal.
 struct PseudoTerminal {
     UniqueFd ours;     ///< the master, non-blocking
     UniqueFd workers;  ///< the slave
@@ -23,7 +23,7 @@ struct PseudoTerminal {
 
 [[nodiscard]] bool is_terminal(int fd);
 
-/// Whether a line feed that is written to the terminal `fd` stays in its column: somebody has made
+/// Whether a line feed that is written to the terminal `fd` stays in its column: a program has made
 /// it raw. False for what is no terminal.
 [[nodiscard]] bool needs_returns(int fd);
 

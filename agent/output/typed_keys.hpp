@@ -23,7 +23,7 @@ struct Typed {
     bool is_hint_due = false;  ///< the next interrupt, if it comes at once, is for ddprun
 };
 
-/// Decides what is done with the keys that somebody types while a worker has ddprun's terminal.
+/// Decides what is done with the keys that a user types while a worker has ddprun's terminal.
 /// All go to the worker, whose terminal makes signals of some, but for
 ///
 /// * the third interrupt (Ctrl-C) in a row, each within `together` of the one before: the worker

@@ -132,7 +132,7 @@ public:
         thread_.join();
     }
 
-    /// Whether somebody types to this worker, and sees what it writes.
+    /// Whether a user types to this worker, and sees what it writes.
     [[nodiscard]] bool is_debugged(Rank rank) const {
         return options_.debug == rank && has_terminal_out_;
     }

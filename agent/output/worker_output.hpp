@@ -110,14 +110,14 @@ public:
     /// each stream that is shown on a terminal as it is (not tee'd, not as JSON), raw but for
     /// OutputOptions::debug; where none can be had, that is said once. Its folder `log_dir` (made
     /// with its parents, 0700), stdout.log and stderr.log in it, or output.log where the two are
-    /// merged, are made on the output thread: when_ready() tells when. The links `by-rank/<rank>`
+    /// merged, are made on the output thread: when_ready() reports that. The links `by-rank/<rank>`
     /// to it, of the run and of the generation, follow, before the worker is collected. Existing
     /// files are appended to; a log that is full is renamed, and the oldest may go. An empty
     /// `log_dir` means no files. Fails without descriptors, or while the log disk hangs.
     [[nodiscard]] Result<OutputPipes> open(Generation generation, LocalRank local_rank, Rank rank,
                                            int world_size, const std::string& log_dir);
 
-    /// No files, and nobody is told. Fails as open().
+    /// Streams without files, of which the output thread learns nothing. Fails as open().
     [[nodiscard]] Result<StandIn> stand_in(LocalRank local_rank, Rank rank, int world_size);
 
     /// Calls `done` once the folders and files of all earlier open() calls exist (or have failed,
@@ -130,27 +130,27 @@ public:
     void collect(Generation generation, LocalRank local_rank, std::function<void(Collected)> done);
 
     /// `look` gets what all workers together have written so far. It is called on the output
-    /// thread, where it may look at more that takes time. A disk that holds the thread up holds it
+    /// thread, where it may read more that takes time. A disk that holds the thread up holds it
     /// up; until then further ones are not called.
     void measure(std::function<void(const OutputMeasure&)> look);
 
-    /// Returns how many bytes the newest worker of that place has written; 0 of none. Asks nobody.
+    /// Returns how many bytes the newest worker of that place has written; 0 of none. Never waits.
     [[nodiscard]] std::uint64_t bytes_of(LocalRank local_rank) const;
     /// When it has written last; none: it has not.
     [[nodiscard]] std::optional<Instant> last_of(LocalRank local_rank) const;
 
-    /// Returns the lines that this run's logs lack because writing them failed. Asks nobody.
+    /// Returns the lines that this run's logs lack because writing them failed. Asks no thread.
     [[nodiscard]] std::vector<LostLog> lost() const;
 
     /// When the first of the newest workers has written something after that moment, as far as
-    /// their first pieces tell it.
+    /// their first pieces show it.
     [[nodiscard]] std::optional<Instant> first_after(Instant moment) const;
 
     /// Which streams of the newest worker of that place are shown where say() writes to.
     [[nodiscard]] WordsShown words_shown(LocalRank local_rank) const;
 
     /// The generation is proven empty: carries on what is in its pipes and closes them. The end of
-    /// a stream is never awaited, for somebody else may hold a copy.
+    /// a stream is never awaited, for another process may hold a copy.
     void close(Generation generation);
 
     /// The window of a console has another size: pseudo-terminals get it, and after that `done` is
@@ -170,7 +170,7 @@ public:
     void keep_event(std::string line);
 
     /// Once the run has its folder: `done` gets a socket in it that listens (run_socket.hpp), or
-    /// why there is none. Closed by whoever gets it; end_run() removes its name.
+    /// why there is none. The receiver closes it; end_run() removes its name.
     void listen(std::function<void(Result<UniqueFd>)> done);
 
     /// Writes the file `path` anew, whole or not at all; its folders are made. A failure is said.

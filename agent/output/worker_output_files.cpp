@@ -114,8 +114,8 @@ Result<void> overwrite_file(const std::string& path, std::string_view content) {
     if (!file.is_open()) {
         return system_error(errno, "opening the file " + path);
     }
-    // A part of it would be worse than what is there. A file system that cannot reserve is trusted
-    // to write a block whole or not at all.
+    // A part of it would be worse than the present content. A file system that cannot reserve is
+    // trusted to write a block whole or not at all.
     const auto size = static_cast<off_t>(content.size());
     const bool has_room = ::fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, size) == 0;
     if (!has_room && errno != EOPNOTSUPP && errno != ENOSYS) {

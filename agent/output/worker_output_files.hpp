@@ -29,11 +29,11 @@ namespace ddprun::agent {
 /// The same; what was written is no longer in `bytes` afterwards.
 [[nodiscard]] Result<void> take_into_log(int fd, std::string_view& bytes, const std::string& path);
 
-/// Writes `content` beside `path` and gives it that name: others see all of it or what was there
+/// Writes `content` beside `path` and gives it that name: others see all of it or the content from
 /// before. Missing folders are made.
 [[nodiscard]] Result<void> replace_file(const std::string& path, std::string_view content);
 
-/// The same in a folder that is there, for a file that whoever `mode` leaves out shall never read,
+/// The same in a folder that exists, for a file that users whom `mode` leaves out shall never read,
 /// whatever has that name now.
 [[nodiscard]] Result<void> put_file(const std::string& path, std::string_view content, mode_t mode);
 

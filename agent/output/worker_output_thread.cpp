@@ -298,7 +298,7 @@ bool OutputPump::read_once(Stream& stream, std::size_t& count) {
     if (got < 0 && errno != EIO) {
         return errno == EAGAIN || errno == EINTR;
     }
-    if (got <= 0) {  // EIO: nobody has the worker's end of a pseudo-terminal any more
+    if (got <= 0) {  // EIO: no process has the worker's end of a pseudo-terminal any more
         stream.is_ended = true;
         return false;
     }
@@ -358,7 +358,7 @@ void OutputPump::drain(Stream& stream) {
         drain_terminal(stream);
         return;
     }
-    // Only what is there now: a descendant that goes on writing must not hold us here for ever.
+    // Only what waits there now: a descendant that goes on writing must not hold us here for ever.
     int available = 0;
     if (stream.is_ended || ::ioctl(stream.pipe.native_handle(), FIONREAD, &available) != 0) {
         return;

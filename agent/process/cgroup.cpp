@@ -32,7 +32,7 @@ namespace {
 constexpr std::string_view kNamePrefix = "ddprun-";
 // Attempts to make a folder that a concurrent clean-up does not remove before it is locked.
 constexpr int kAttempts = 3;
-// Cgroups beside ours that are looked at.
+// At most so many cgroups beside ours are checked.
 constexpr std::size_t kNeighboursMax = 1024;
 
 UniqueFd open_in(const UniqueFd& folder, const char* name, int how) {
@@ -150,7 +150,7 @@ std::vector<std::string> agents_cgroups_in(const std::string& folder) {
     return found;
 }
 
-/// Waits until nobody lives in it, or the end of `patience`.
+/// Waits until no process lives in it, or the end of `patience`.
 bool wait_until_empty(const Cgroup& cgroup, Milliseconds patience) {
     const auto end = std::chrono::steady_clock::now() + patience;
     while (!cgroup.is_empty()) {
@@ -236,7 +236,7 @@ Result<void> Cgroup::open_files() {
 
 void Cgroup::kill_all() const {
     constexpr char kNow = '1';
-    // It fails only for a cgroup that is gone, and then everybody in it is.
+    // It fails only for a cgroup that is gone, and then all its processes are.
     const ssize_t written = write(kill_.get(), &kNow, 1);
     static_cast<void>(written);
 }

@@ -77,7 +77,7 @@ bool lacked_means() {
 }
 
 /// For kernels built without the `children` files: all processes whose parent is `pid`. Returns
-/// nothing if it could not look at all of them.
+/// nothing if it could not read all of them.
 std::optional<std::vector<int>> children_by_scan(int pid, const std::string& proc) {
     std::vector<int> children;
     errno = 0;

@@ -9,7 +9,7 @@
 
 namespace ddprun::agent {
 
-/// One process, as /proc tells.
+/// One process, as /proc shows it.
 struct ProcessStat {
     std::string name;
     char state = '?';
@@ -46,7 +46,7 @@ inline constexpr const char* kProc = "/proc";
 /// This process's open descriptors.
 [[nodiscard]] std::vector<int> open_descriptors();
 
-/// Whether the program has a handler for `signal`; false if it is gone or cannot be looked at.
+/// Whether the program has a handler for `signal`; false if it is gone or cannot be examined.
 [[nodiscard]] bool has_handler(int pid, int signal);
 
 /// By which number the process knows itself, in its own PID namespace; 0 if it is gone.

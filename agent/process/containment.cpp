@@ -47,7 +47,7 @@ int Containment::enter() const noexcept {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0) {
         return errno;
     }
-    // The parent may have died before the line above; then nobody sends the signal.
+    // The parent may have died before the line above; then the kernel sends no signal.
     return getppid() == owner_ ? 0 : ESRCH;
 }
 
@@ -59,7 +59,7 @@ void Containment::kill_all() {
     // they have started becomes ours when they die. A worker's group goes with it at once.
     for (const int child : children()) {
         (void)kill(-child, SIGKILL);
-        (void)kill(child, SIGKILL);  // Gone or not ours to kill: is_empty() tells.
+        (void)kill(child, SIGKILL);  // Gone or not ours to kill: is_empty() shows it.
     }
 }
 

@@ -12,7 +12,7 @@ public:
     OuterPids() = default;
 
     /// `descriptors` is the folder /proc/self/fdinfo of this process in the /proc of the others:
-    /// what it tells of a pidfd is in their numbers.
+    /// what it says of a pidfd is in their numbers.
     explicit OuterPids(UniqueFd descriptors) : descriptors_(std::move(descriptors)) {}
 
     /// Returns the outer pid of a child that has not been reaped; 0: unknown, no descriptors left.

@@ -35,7 +35,7 @@ bool is_ignored_now(int signal) {
 
 void set_ignored(int signal, bool is_ignored) {
     const KernelAction action{reinterpret_cast<std::uintptr_t>(is_ignored ? SIG_IGN : SIG_DFL)};
-    // Fails for SIGKILL and SIGSTOP, which nobody can have changed.
+    // Fails for SIGKILL and SIGSTOP, which no process can have changed.
     (void)syscall(SYS_rt_sigaction, signal, action.data(), nullptr, kKernelMaskBytes);
 }
 

@@ -15,7 +15,7 @@ namespace ddprun::agent {
 class SavedProcessState {
 public:
     /// Reads the state of this process. Standard descriptors that are closed are opened on
-    /// /dev/null, so that no socket of ours ever becomes somebody's stdout.
+    /// /dev/null, so that no socket of ours ever becomes a program's stdout.
     [[nodiscard]] static SavedProcessState capture();
 
     /// The inverse of to_text(); failure is InvalidArgument.
@@ -42,7 +42,7 @@ private:
 };
 
 /// Ignores every signal that a user or a scheduler sends to all processes of a job: a process that
-/// looks after others ends when its work is done, not because somebody was asked to stop.
+/// looks after others ends when its work is done, not because the job was asked to stop.
 void ignore_asking_signals();
 
 }  // namespace ddprun::agent

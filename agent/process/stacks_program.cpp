@@ -30,7 +30,7 @@ std::string stack_tool_in_path(std::string_view name) {
     const char* variable = std::getenv("PATH");
     for (const std::string& path :
          places_in_path(variable == nullptr ? kDefaultSearchPath : variable, name)) {
-        // A tool that lies in the working folder is not one to be run on somebody's workers.
+        // A tool that lies in the working folder is not one to be run on a user's workers.
         if (path[0] == '/' && access(path.c_str(), X_OK) == 0) {
             return path;
         }

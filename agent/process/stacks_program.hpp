@@ -37,7 +37,7 @@ struct StacksOrder {
 /// exists.
 [[nodiscard]] std::string path_of_py_spy(const std::string& program);
 
-/// Returns the line that tells users that Python's stacks are lacking.
+/// Returns the line that says that Python's stacks are lacking, for users.
 [[nodiscard]] std::string no_py_spy_text(const std::string& program);
 
 [[nodiscard]] std::string stacks_file(const std::string& folder, int rank);

@@ -53,8 +53,8 @@ bool write_to(const char* path, const std::string& text) {
            write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
-/// This user is itself in there, and nobody else exists. A user that may not give up groups may map
-/// none but its own.
+/// This user is itself in there, and no other user exists. A user that may not give up groups may
+/// map none but its own.
 bool map_users(const ChildSetup& setup) {
     return write_to("/proc/self/setgroups", "deny") &&
            write_to("/proc/self/uid_map", setup.user_map) &&

@@ -6,7 +6,7 @@
 namespace ddprun::agent {
 
 /// As start_program(), and the program is the first process of a new PID namespace, with a /proc of
-/// its own: when it ends, however it ends, the kernel kills everybody else in there first. It dies
+/// its own: when it ends, however it ends, the kernel kills all others in there first. It dies
 /// with the thread that calls this. If this process may not make one (CAP_SYS_ADMIN), it is made in
 /// a user namespace, in which every user but this one is nobody.
 ///

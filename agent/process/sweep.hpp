@@ -14,7 +14,7 @@
 namespace ddprun::agent {
 
 /// Empties a containment: kills, and again whenever a child of this process has died or the cgroup
-/// tells of a change, until the kernel says that nobody is left. Nothing is polled and nothing
+/// reports a change, until the kernel says that no process is left. Nothing is polled and nothing
 /// sleeps: every process that a dying one leaves behind has become our child before that death is
 /// announced to us. One thread. Outlives the run of `io`.
 class Sweep {
@@ -34,12 +34,12 @@ public:
     Sweep& operator=(const Sweep&) = delete;
 
     /// The sweep that runs also waits until `pid` has ended, which is no child of this process and
-    /// is killed by somebody else; called before begin(). A number that nobody has, or a kernel
+    /// is killed by another one; called before begin(). A number that no process has, or a kernel
     /// without pidfd, or without memory to watch one: it does not.
     void await_other(int pid);
 
-    /// Starts, or goes on with the first deadline when it runs already; if that has passed on_stuck
-    /// comes again, at once. May call any event before it returns.
+    /// Starts, or continues with the first deadline when it runs already; if that has passed
+    /// on_stuck comes again, at once. May call any event before it returns.
     void begin(Milliseconds allowed);
 
     /// Forgets the deadline; no event comes any more.

@@ -16,7 +16,7 @@ namespace ddprun::agent {
 
 /// The agent's end of the page that it shares with the workers of one generation here
 /// (worker_runtime/contract/worker_page.hpp). The memory has no name: it is gone with this object
-/// and the workers that look at it, however the agent ends. The agent trusts a worker's bytes only
+/// and the workers that map it, however the agent ends. The agent trusts a worker's bytes only
 /// to be a number, or a path. Any thread; nothing blocks.
 class WorkerPage {
 public:
@@ -42,8 +42,8 @@ public:
     /// Workers may publish before `until`: Instant::max() for ever, Instant::min() not at all.
     void allow_publishing(Instant until);
 
-    /// True if this worker looks at the page. One of which this is false after ask_to_stop() may
-    /// not have seen it; one that looks later does see it.
+    /// True if this worker reads the page. One of which this is false after ask_to_stop() may
+    /// not have seen it; one that reads the page later does see it.
     [[nodiscard]] bool has_runtime(LocalRank local_rank) const;
 
     /// The last step this worker told; none before the first.
@@ -68,7 +68,7 @@ public:
         std::uint64_t total_steps = kNoProgress;
         double loss = 0;  ///< the last one; not a number: none
     };
-    /// Returns nothing if the worker tells no steps, or writes all the time.
+    /// Returns nothing if the worker reports no steps, or writes all the time.
     [[nodiscard]] std::optional<Pace> pace(LocalRank local_rank) const;
 
     /// How long its training has stood still for checkpoints, as it told.

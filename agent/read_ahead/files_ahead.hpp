@@ -13,7 +13,7 @@ namespace ddprun::agent {
 /// The regular files of the newest checkpoint at `place`, in the order in which they are likely to
 /// be read: a file itself; of a folder with checkpoints of the worker runtime the newest that is
 /// complete; of another one newest_checkpoint(), and if that is a folder all in it. Links in
-/// folders are not followed. Empty: there is none, or nobody can tell.
+/// folders are not followed. Empty: there is none, or that cannot be known.
 [[nodiscard]] std::vector<std::string> files_ahead(const std::string& place,
                                                    const ReadAheadLimits& limits);
 

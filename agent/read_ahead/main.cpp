@@ -1,6 +1,6 @@
 // ddprun-readahead: reads the newest checkpoint at each place, so that the kernel has it in memory.
-// A program of its own, so that a file system that never answers holds up nobody: who started it
-// kills it.
+// A program of its own, so that a file system that never answers holds up no other program: its
+// parent kills it.
 
 #include <cstdint>
 #include <optional>

@@ -1,5 +1,5 @@
 // ddprun-stacks: saves the stacks of all threads of workers, one file for each. A program of its
-// own, so that what never answers holds up nobody: who started it kills it.
+// own, so that what never answers holds up no other program: its parent kills it.
 
 #include <fcntl.h>
 #include <sys/resource.h>

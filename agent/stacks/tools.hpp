@@ -15,7 +15,7 @@ struct Tool {
 
 /// The tools that are installed here for one process.
 struct FoundTools {
-    /// In the order in which they are to run: two cannot look at one process at the same time.
+    /// In the order in which they are to run: two cannot examine one process at the same time.
     std::vector<Tool> tools;
     std::string missing;  ///< a line for each that would help
     bool lacks_py_spy = false;

@@ -11,7 +11,7 @@ namespace ddprun::agent {
 
 /// How long this node may count on being believed alive. The rendezvous reckons a lease from the
 /// moment a beat reaches it, which this side cannot know; so it is reckoned here from the moment
-/// the answered beat was sent, and is over a fifth earlier. No clock of its own: what it tells is a
+/// the answered beat was sent, and is over a fifth earlier. No clock of its own: its result is a
 /// moment, which holds for workers whose agent is held up too.
 class LeaseWatch {
 public:

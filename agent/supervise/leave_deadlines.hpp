@@ -13,7 +13,7 @@ namespace ddprun::agent {
 /// for that. The earliest counts. Pure; owned by the Supervisor.
 class LeaveDeadlines {
 public:
-    /// `kill_wait`: whoever sends SIGTERM kills so much later; none: that is not known.
+    /// `kill_wait`: the sender of SIGTERM kills so much later; none: that is not known.
     LeaveDeadlines(const Limits& limits, Milliseconds shutdown_timeout,
                    std::optional<Milliseconds> kill_wait);
 

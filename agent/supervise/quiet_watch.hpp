@@ -9,11 +9,11 @@
 
 namespace ddprun::agent {
 
-/// Decides whether the workers of this node hang, as far as it alone can tell: none of them has
-/// shown a sign of life for the hang timeout. Looks at them every so often, a look late by more
-/// than its interval begins anew: this process was held up then, and its workers perhaps too.
+/// Decides whether the workers of this node hang, as far as it alone can know: none of them has
+/// shown a sign of life for the hang timeout. Checks them every so often. A check late by more than
+/// its interval begins anew: this process was held up then, and its workers perhaps too.
 ///
-/// GPUs are looked at last, and only when nothing else shows life: that takes longer.
+/// GPUs are checked last, and only when nothing else shows life: that takes longer.
 ///
 /// The timeout is what the settings say or, where it is to be learned, ten times the longest quiet
 /// stretch of this node that was none, and at least five minutes. A learned timeout stays for later
@@ -25,7 +25,7 @@ public:
     /// Workers start: the first sign of life.
     void begin(Instant now);
 
-    /// There is nobody to look at.
+    /// No worker is left to watch.
     void end();
 
     [[nodiscard]] std::optional<Instant> next_look() const { return next_look_; }
@@ -40,10 +40,10 @@ public:
     /// the quiet is over; that it begins needs take_gpus().
     [[nodiscard]] bool take(Instant now, const SignsOfLife& seen, int workers);
 
-    /// True, once until take_gpus(), when nothing but the use of GPUs is left to be looked at.
+    /// True, once until take_gpus(), when nothing but the use of GPUs is left to be checked.
     [[nodiscard]] bool take_due_gpu_look(Instant now);
 
-    /// Takes the result of that look at GPUs. True if is_quiet() has changed.
+    /// Takes the result of that check of the GPUs. True if is_quiet() has changed.
     [[nodiscard]] bool take_gpus(Instant now, bool are_used);
 
     [[nodiscard]] bool is_quiet() const { return is_quiet_; }

@@ -79,7 +79,7 @@ void Supervisor::settle() {
     send_due_beat();
     judge_silence();
     const Wait wait = waits_for();
-    // The last phase of a healthy run may be long: it is there for those who ask.
+    // The last phase of a healthy run may be long: it is explained on request only.
     notice_.update(now_, wait == Wait::OtherNodesEnd ? "" : explain(wait),
                    wait == Wait::RendezvousSays ? rendezvous_wait_.over_at : std::nullopt);
     if (std::optional<std::string> text = notice_.take_due(now_)) {

@@ -146,7 +146,7 @@ struct Leaving {
 struct StopOrder {
     int signal = 0;
     Duration grace{};
-    /// They may save first; those that look at the shared page are asked there, without a signal.
+    /// They may save first; those that read the shared page are asked there, without a signal.
     bool is_drain = false;
     Duration within{};  ///< another node's are gone by then; 0: none sooner
 };

@@ -141,7 +141,7 @@ std::string Supervisor::leaving_text() const {
     return fmt::format("{}: {}; {}", why_leaving(), what, how_to_abort);
 }
 
-/// With what this node's workers have left, where somebody has told when it goes.
+/// With the time that this node's workers have left, if a notice has said when the node goes.
 void Supervisor::tell_leave() {
     const Milliseconds usual = options_.identity.settings.shutdown_timeout;
     const auto left = std::chrono::duration_cast<Milliseconds>(deadlines_.within(now_, usual));

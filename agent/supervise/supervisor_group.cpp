@@ -22,7 +22,7 @@ bool may_be_meant_for_all(const rdzv::Evidence& evidence) {
             *evidence.signal == SIGHUP);
 }
 
-/// A drain ends with the first order that is none; nobody is asked who has been signalled.
+/// A drain ends with the first order that is none; a worker that has been signalled is not asked.
 StopManner manner_after(StopManner current, bool is_drain_wanted) {
     const bool ends_drain = current == StopManner::Drain && !is_drain_wanted;
     return ends_drain ? StopManner::AfterDrain : current;
@@ -486,7 +486,7 @@ void Supervisor::report_stopped() {
     }
 }
 
-/// In every phase: a keeper that has died leaves nobody behind that could be asked again.
+/// In every phase: a keeper that has died leaves no process behind that could be asked again.
 void Supervisor::take(const NotEmptied& input) {
     say(fmt::format("{} could not be killed; this node is of no use until it is gone", input.what));
     if (holds_workers()) {

@@ -186,7 +186,7 @@ void Supervisor::open_store() {
     store_ = StoreState::Opening;
     const std::string& host = options_.store_host.empty() ? local_address_ : options_.store_host;
     if (options_.is_store_at_rendezvous) {
-        take(StoreOpened{{host, 0}});  // Nothing listens here; the host tells who is admitted.
+        take(StoreOpened{{host, 0}});  // Nothing listens here; the host admits the clients.
         return;
     }
     emit(OpenStore{host});

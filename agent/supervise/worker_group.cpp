@@ -160,7 +160,7 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
         .node = options.identity.node,
         .generation = row.generation,
         .world_size = row.world_size,
-        // An older rendezvous does not tell it.
+        // An older rendezvous does not send it.
         .target_world_size = std::max(row.target_world_size, row.world_size),
         .local_world_size = slots,
         .group_rank = row.group_rank,

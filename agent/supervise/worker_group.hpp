@@ -86,9 +86,9 @@ struct WorkersHang {
 
 /// How workers were told to go.
 enum class StopManner {
-    Drain,       ///< those that look at the shared page are asked there, the others signalled
+    Drain,       ///< those that read the shared page are asked there, the others signalled
     AfterDrain,  ///< it began as a drain; since then all have been signalled
-    Signal,      ///< all were signalled, nobody was asked
+    Signal,      ///< all were signalled, none was asked
 };
 
 /// `signal` was sent at `since`; what still runs at `kill_at` is killed.
@@ -147,7 +147,7 @@ public:
     /// Awaits the last words of a worker that failed or may have; all others have none.
     void await_words(LocalRank local_rank);
 
-    /// They are known, or cannot be had. Its evidence, to put them into; null: nobody waits for
+    /// They are known, or cannot be had. Its evidence, to put them into; null: nothing waits for
     /// them any more.
     [[nodiscard]] rdzv::Evidence* settle_words(LocalRank local_rank);
 

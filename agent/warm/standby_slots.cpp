@@ -111,10 +111,10 @@ void StandbySlots::pause() {
 
 void StandbySlots::learn(Instant now, LocalRank slot, const std::vector<std::string>& lines) {
     if (is_own_program()) {
-        return;  // A Python that it has started tells them.
+        return;  // A Python that it has started sends them.
     }
     for (const std::string& line : lines) {
-        has_hook();  // It is the hook that tells.
+        has_hook();  // The hook sends these lines.
         if (line.starts_with(kBeginsWord)) {
             begins_import(slot, std::string_view(line).substr(kBeginsWord.size()));
             continue;
@@ -487,7 +487,7 @@ std::string StandbySlots::held_up_by(Instant now) const {
 Duration StandbySlots::ready_in(LocalRank slot, Instant now, Duration imports_take) const {
     Duration wait = std::max(due() - now, Duration{});
     bool is_rehearsal_to_come = is_rehearsal_due();
-    int to_come = 1;  // imports that nobody has begun
+    int to_come = 1;  // imports that no standby has begun
     for (const Slot& one : slots_) {
         const auto* preparing = std::get_if<Preparing>(&one.state);
         if (preparing != nullptr) {

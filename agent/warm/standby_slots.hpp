@@ -29,7 +29,7 @@ inline constexpr std::uint64_t kStandbyWithTorchBytes = std::uint64_t{290} << 20
 struct TryStandby {};
 
 /// Start the standby of this slot, which is to import these modules, each as a worker has told it
-/// or by its name; if `is_guess`, those that are there and no part of the program. If
+/// or by its name; if `is_guess`, those that are installed and no part of the program. If
 /// `is_rehearsal`, it ends then, and no worker comes of it.
 struct PrepareStandby {
     LocalRank slot;
@@ -51,7 +51,7 @@ using StandbyEffects = std::vector<StandbyEffect>;
 struct NodeSeen {
     /// The room for standbys, if they need some. Unset: it is not known, or they need none.
     std::optional<MemoryRoom> room = {};
-    /// Some worker that tells its steps has not told the first.
+    /// Some worker that reports its steps has not reported the first.
     bool is_first_step_awaited = false;
 };
 
@@ -72,20 +72,20 @@ public:
     /// Workers are being stopped, or this node goes: nothing is prepared until begin().
     void pause();
 
-    /// The worker of `slot` tells these lines of what it imports, in this order. A standby imports
-    /// what the first slot's worker and its own have both told, in the state that its own told,
-    /// once no worker imports anything and neither has told more for Limits::standby_quiet. A
-    /// standby that was ready before is replaced. Until a worker tells anything, the list of an
+    /// The worker of `slot` sends these lines of what it imports, in this order. A standby imports
+    /// what the first slot's worker and its own have both sent, in the state that its own sent,
+    /// once no worker imports anything and neither has sent more for Limits::standby_quiet. A
+    /// standby that was ready before is replaced. Until a worker sends anything, the list of an
     /// earlier run counts.
     void learn(Instant now, LocalRank slot, const std::vector<std::string>& lines);
     [[nodiscard]] bool learns() const {
         return !is_off() && (imports_ == Imports::Learning || is_own_program());
     }
 
-    /// A worker tells that its program, which is not Python's, waits for its place by itself.
+    /// A worker reports that its program, which is not Python's, waits for its place by itself.
     void can_wait(Instant now);
-    /// The program's name now leads to a program that has not told that it can wait: none is
-    /// prepared before a worker tells it again. The standby of `slot` has not been started.
+    /// The program's name now leads to a program that has not reported that it can wait: none is
+    /// prepared before a worker reports it again. The standby of `slot` has not been started.
     void is_another_program(LocalRank slot);
 
     /// The trial's, or a standby's, interpreter has the hook.
@@ -134,15 +134,15 @@ private:
     /// The origin of the modules that standbys import.
     enum class Imports {
         Named,       ///< what the user has named
-        Learning,    ///< what workers tell, which is added
-        Learned,     ///< what workers have told; nothing is added any more
+        Learning,    ///< what workers report, which is added
+        Learned,     ///< what workers have reported; nothing is added any more
         OwnProgram,  ///< nothing: the program, which is not Python's, waits by itself
     };
     /// The line about an own program that has not told that it waits.
     enum class Untold {
         NotDue,  ///< no worker of it could have told that yet
         Due,
-        Said,  ///< or nobody wants to hear it
+        Said,  ///< or it is never due
     };
     enum class Purpose {
         Trial,      ///< whether the interpreter has the hook
@@ -226,7 +226,7 @@ private:
     [[nodiscard]] bool is_start_of_workers(Instant now) const {
         return (is_first_step_awaited_ || !importing_.empty()) && now < start_until_;
     }
-    /// How long one standby's imports take; none: nobody has imported them yet.
+    /// How long one standby's imports take; none: no standby has imported them yet.
     [[nodiscard]] std::optional<Duration> imports_take() const;
     /// Says what the standbys that are not prepared wait for.
     [[nodiscard]] std::string held_up_by(Instant now) const;

@@ -39,8 +39,8 @@ struct Estimates {
     std::optional<Instant> first_step;
 };
 
-/// Tells as events what a Supervisor was given and has decided, and how far its workers are.
-/// Decides nothing, and asks nobody. Pure; owned by the Supervisor's owner.
+/// Reports as events what a Supervisor was given and has decided, and how far its workers are.
+/// Decides nothing, and asks for nothing. Pure; owned by the Supervisor's owner.
 class Chronicle {
 public:
     using Events = std::vector<rdzv::Event>;
@@ -63,7 +63,7 @@ public:
     /// their end.
     void look_at(Generation generation, const std::vector<WorkerMoments>& workers, Events& out);
 
-    /// True if no worker tells a moment through its page, and some moments are not known.
+    /// True if no worker reports a moment through its page, and some moments are not known.
     [[nodiscard]] bool needs_estimates() const;
 
     /// Each moment at most once, as of all ranks. Those before the start of `generation` are of

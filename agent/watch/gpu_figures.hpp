@@ -66,7 +66,7 @@ public:
 
     void add(Instant now, const AllGpuFigures& gpus);
 
-    /// All GPUs that tell their power have drawn little of what they drew before for so long.
+    /// All GPUs that report their power have drawn little of what they drew before for so long.
     [[nodiscard]] bool waits(Instant now, Milliseconds after) const;
 
     /// Returns the sign of the GPU that draws least of what it drew; only when waits().

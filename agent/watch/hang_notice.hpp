@@ -22,12 +22,12 @@ public:
 
     /// By the steps that `workers` have told, the first of which is `base_rank`: none that still
     /// runs has told one for so long. Those that have told none are not judged: they may load data,
-    /// or tell none at all.
+    /// or report none at all.
     [[nodiscard]] std::optional<HangSeen> look_at_steps(Instant now, Generation generation,
                                                         Rank base_rank, const std::string& host,
                                                         const std::vector<WorkerState>& workers);
 
-    /// Takes another sign: returns it unless workers tell steps or a sign was returned before.
+    /// Takes another sign: returns it unless workers report steps or a sign was returned before.
     [[nodiscard]] std::optional<HangSeen> take(Instant now, Generation generation,
                                                const std::vector<WorkerState>& workers,
                                                std::optional<HangSeen> seen);

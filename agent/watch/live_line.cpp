@@ -32,7 +32,7 @@ std::optional<Duration> time_left(Instant now, const StepTold& last,
         return std::nullopt;
     }
     const std::uint64_t steps = *last.total_steps - std::min(*last.total_steps, last.number);
-    // The limit of some centuries keeps the clock from overflowing, whatever a program tells.
+    // The limit of some centuries keeps the clock from overflowing, whatever a program reports.
     const std::chrono::duration<double> whole =
         std::min(std::chrono::duration<double>(pace->whole) * static_cast<double>(steps),
                  std::chrono::duration<double>(1e9));

@@ -12,7 +12,7 @@
 namespace ddprun::agent {
 
 /// The line that stays below all others on the terminal of group rank 0's ddprun: how far the job
-/// is, as rank 0 has told it, and when it was last restarted. Pure; owned by who looks at workers.
+/// is, as rank 0 has told it, and when it was last restarted. Pure; owned by RunEvents.
 class LiveLine {
 public:
     explicit LiveLine(const WatchLimits& limits) : limits_(limits), pace_(limits) {}
@@ -24,7 +24,7 @@ public:
     [[nodiscard]] bool is_here() const { return is_here_; }
 
     /// As of `now`; `rank0`: what that worker has told, `use`: of the whole run. Empty until the
-    /// first step that it tells: until then nothing moves that other lines do not tell.
+    /// first step that it reports: until then nothing moves that other lines do not show.
     [[nodiscard]] std::string text(Instant now, const WorkerMoments& rank0,
                                    const rdzv::TimeUse& use);
 

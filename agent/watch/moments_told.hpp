@@ -23,7 +23,7 @@ public:
     [[nodiscard]] std::optional<rdzv::Reached> met(Instant now, bool hears);
     void cut_off() { is_heard_ = false; }
 
-    /// Returns the news to tell after these events.
+    /// Returns the news to send after these events.
     [[nodiscard]] std::optional<rdzv::Reached> note(Instant now,
                                                     const std::vector<rdzv::Event>& events);
 

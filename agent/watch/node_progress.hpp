@@ -20,7 +20,7 @@ struct WorkerState : rdzv::RankProgress {
 /// For how long it is so since `at`, as a message has it.
 [[nodiscard]] std::uint64_t age_ms(Instant now, Instant at);
 
-/// How far the workers of this node are, put together when somebody looks. Pure.
+/// How far the workers of this node are, put together on request. Pure.
 class NodeProgress {
 public:
     explicit NodeProgress(const WatchLimits& limits) : limits_(limits) {}

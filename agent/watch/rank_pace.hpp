@@ -20,8 +20,8 @@ struct StepTold {
 };
 
 /// How fast a worker is of late: over WatchLimits::pace_window or a little more, where it trains
-/// so long; else since its first step. Workers tell whoever looks, and whoever looks does so as
-/// often as he likes: what he has seen are the samples. Pure.
+/// so long; else since its first step. Workers publish their last step. A reader reads it as often
+/// as it likes, and the steps that it has read are the samples. Pure.
 class RankPace {
 public:
     explicit RankPace(const WatchLimits& limits) : limits_(limits) {}
@@ -30,7 +30,7 @@ public:
     void begin(std::uint64_t number, Instant at, std::optional<Duration> waited);
     [[nodiscard]] bool has_begun() const { return first_.has_value(); }
 
-    /// Adds the step that the worker tells now.
+    /// Adds the step that the worker reports now.
     void add(const StepTold& told);
 
     struct Step {

@@ -12,7 +12,7 @@
 
 namespace ddprun::agent {
 
-/// One rank of a communicator, as NCCL's RAS tells it.
+/// One rank of a communicator, as NCCL's RAS reports it.
 struct RasRank {
     int rank = 0;
     std::string host;                             ///< an address
@@ -34,7 +34,7 @@ struct RasCommunicator {
 /// Finds communicators whose ranks have not launched the same, and stand still. Pure.
 class RasWatch {
 public:
-    /// Returns the sign of a communicator that has stood still for `after`. `world_size` tells
+    /// Returns the sign of a communicator that has stood still for `after`. `world_size` shows
     /// which communicator is of all ranks, numbered as these.
     [[nodiscard]] std::optional<HangSeen> look(Instant now, Milliseconds after, int world_size,
                                                const std::vector<RasCommunicator>& status);

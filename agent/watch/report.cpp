@@ -177,7 +177,7 @@ void add_time(std::string& out, const TimeSpent& spent) {
     }
 }
 
-/// The default generation with its end is all that an undisturbed run has to tell.
+/// The default generation with its end is all that an undisturbed run has to report.
 bool has_something_happened(const rdzv::Verdict& verdict) {
     return verdict.timeline.size() > 2;
 }

@@ -37,7 +37,7 @@ struct TimeSpent {
                                        const HeardAt& heard, const TimeSpent* spent = nullptr);
 
 /// An error file in torchrun's format about the run's first failure: the failed worker's own where
-/// it wrote one, else one with `verdict.text` and `unix_seconds`. For whoever started ddprun with
+/// it wrote one, else one with `verdict.text` and `unix_seconds`. For a caller that has set
 /// TORCHELASTIC_ERROR_FILE.
 [[nodiscard]] std::string error_file_of(const rdzv::Verdict& verdict, std::int64_t unix_seconds);
 

@@ -16,7 +16,7 @@ std::string dump(const json& object) {
     return object.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
-/// Exactly one of exit_code, signal and exec_errno is there.
+/// Exactly one of exit_code, signal and exec_errno is set.
 void add_end(json& out, const rdzv::Evidence& evidence) {
     if (evidence.exit_code) {
         out["exit_code"] = *evidence.exit_code;

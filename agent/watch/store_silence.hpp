@@ -17,11 +17,11 @@ public:
     /// Other workers start.
     void begin() { *this = StoreSilence(); }
 
-    /// The store has answered so many requests so far, not counted those by which clients only look
-    /// whether something is there. Whether there was none for so long.
+    /// The store has answered so many requests so far, not counted those by which clients only
+    /// check whether a key exists. True if it has answered none for so long.
     [[nodiscard]] bool is_silent(Instant now, Milliseconds after, std::uint64_t requests);
 
-    /// Returns the sign of a hang if `waits` names a wait; nothing when nobody waits.
+    /// Returns the sign of a hang if `waits` names a wait; nothing when no client waits.
     [[nodiscard]] static std::optional<HangSeen> seen(Milliseconds after, int world_size,
                                                       const std::string& host,
                                                       const rdzv::StoreWaits& waits);

@@ -10,7 +10,7 @@
 namespace ddprun::agent {
 
 /// The wall clock's time at moments of a run that has its verdict. Moments are given as the verdict
-/// tells them: since the first join. Pure.
+/// gives them: since the first join. Pure.
 class WallClock {
 public:
     WallClock(const rdzv::Verdict& verdict, const HeardAt& heard);
