@@ -34,8 +34,8 @@ struct ControlAnswer {
 /// be resolved. Failure names the endpoint, and the way there.
 [[nodiscard]] Result<ControlAnswer> ask_status(const ControlOptions& options);
 
-/// Gives the order to whoever decides about `options.job`, as ask_status() asks; its job is that
-/// one's. Success: it was heard, and the reply says what becomes of it.
+/// Gives the order to the daemon that decides about `options.job`, as ask_status() asks; the order
+/// is about that job. Success: the daemon heard it, and the reply says what becomes of it.
 [[nodiscard]] Result<OperatorReply> give_order(const ControlOptions& options,
                                                const OperatorOrder& order);
 

@@ -35,8 +35,8 @@ public:
     /// what still matters.
     virtual void send(const AgentMessage& message) = 0;
 
-    /// Hears what becomes of an order. If it is taken, `record` is the event that tells of it, and
-    /// who keeps that puts its number into the reply.
+    /// Hears what becomes of an order. If it is taken, `record` is the event that reports it, and
+    /// the keeper of that event puts its number into the reply.
     using OrderAnswer =
         std::function<void(const OperatorReply& reply, const std::optional<Event>& record)>;
 

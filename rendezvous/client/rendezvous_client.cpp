@@ -117,7 +117,7 @@ asio::awaitable<void> RendezvousClient::run() {
             pause_.expires_after(next.pause);
             const auto [cancelled] =
                 co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
-            static_cast<void>(cancelled);  // is_stopping() tells
+            static_cast<void>(cancelled);  // is_stopping() says it
         }
         if (is_stopping()) {
             break;

@@ -33,8 +33,8 @@ struct ClientOptions {
     JobId job;                              ///< the only job that may be joined on this link; UTF-8
     Limits limits;
     /// Before each attempt to connect, with the numeric addresses that `asked` was found to have,
-    /// which are then tried in order; may change them. `is_daemon_lasting`: the daemon that
-    /// accepted us last is kept running by somebody. May be empty.
+    /// which are then tried in order; may change them. `is_daemon_lasting`: a supervisor keeps the
+    /// daemon running that accepted us last. May be empty.
     std::function<void(const Endpoint& asked, std::vector<Endpoint>& addresses,
                        bool is_daemon_lasting)>
         before_attempt;

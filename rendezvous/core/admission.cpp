@@ -94,7 +94,7 @@ std::string objection(const Step& step, const Join& join) {
     return {};
 }
 
-/// Sends the node away. If it was somebody's voice, that node is cut off now.
+/// Sends the node away. If a joined node spoke on `connection`, it is cut off now.
 void turn_away(Step& step, ConnectionId connection, const std::string& text, int exit_code) {
     trace(step, text);
     step.run.turned_away = text;
@@ -338,7 +338,7 @@ void join(Step& step, ConnectionId connection, const Join& message) {
         answer_with_verdict(step, connection, message);
         return;
     }
-    // Perhaps nobody of the restored run comes back: what a stranger objects to is no matter yet.
+    // Perhaps no node of the restored run comes back: a stranger's objections do not matter yet.
     const bool is_stranger =
         std::holds_alternative<Restored>(run.phase) && message.run_token != run.token;
     std::string text = fault_of(message, step.options.limits);

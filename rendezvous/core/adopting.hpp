@@ -10,7 +10,7 @@ struct Run;
 struct Step;
 
 /// Nodes came back with workers of a generation that this daemon does not know: it has no record of
-/// it, or only an older one. It decides nothing, and answers nobody, until it can tell which
+/// it, or only an older one. It decides nothing, and answers no node, until it can tell which
 /// generation is the newest.
 ///
 /// Reads: the joins that wait (Run::parked).
@@ -18,11 +18,11 @@ struct Step;
 /// newest generation are its members: token, settings, generation and budgets are what they say.
 /// Leads to: Running, Forming, and through Running to Stopping if some did not come back.
 struct Adopting {
-    Instant not_before{};  ///< a lease: whoever the last daemon fenced knows it by then
+    Instant not_before{};  ///< a lease: nodes that the last daemon fenced know it by then
     Instant until{};
 };
 
-/// True if `message` tells of a generation that this run should know and does not.
+/// True if `message` reports a generation that this run should know and does not.
 [[nodiscard]] bool is_news_of_generation(const Run& run, const Join& message, const Limits& limits,
                                          Instant now);
 /// Says in the log what a node says of its generation, if that cannot be.

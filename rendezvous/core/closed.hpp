@@ -36,10 +36,10 @@ void close_unprepared(Step& step, std::string text, int exit_code);
 void close_incomplete(Step& step);
 /// By the operator `by`.
 void close_ended(Step& step, const std::string& by);
-/// *Stopped*, with `text`, if nobody is left and the run is open.
+/// *Stopped*, with `text`, if no node is left and the run is open.
 void close_if_deserted(Step& step, const char* text);
 
-/// True if whoever joins is told the verdict: it was in the run, or the run was decided lately.
+/// True if a node that joins gets the verdict: it was in the run, or the run was decided lately.
 [[nodiscard]] bool is_answered_by_verdict(const Run& run, const Closed& closed, const Join& join,
                                           Instant now, Milliseconds kept);
 /// The run is over and this late node is told so.

@@ -48,7 +48,7 @@ struct NothingIn : NothingInOne<Phases>... {
     using NothingInOne<Phases>::operator()...;
 };
 
-/// The member that says something of one of its ranks in the current generation; null: nobody's.
+/// The member on `connection`, if it has local rank `rank` in the current generation; else null.
 Node* member_with_rank(Run& run, ConnectionId connection, Generation generation, LocalRank rank) {
     Node* node = current_member(run, connection, generation);
     return node != nullptr && rank.value() >= 0 && rank.value() < node->info.slots ? node : nullptr;
@@ -160,7 +160,7 @@ void held_up(Step& step, Duration by) {
     }
     if (Restored* restored = std::get_if<Restored>(&step.run.phase)) {
         prolong(*restored, by);
-        return;  // nobody is here who could be silent
+        return;  // no node is here that could be silent
     }
     if (Adopting* adopting = std::get_if<Adopting>(&step.run.phase)) {
         prolong(*adopting, by);
@@ -170,8 +170,8 @@ void held_up(Step& step, Duration by) {
     doubt_silence(step, by);
 }
 
-/// Whether records can be relied on has changed, or why they cannot: everybody who works here
-/// should know.
+/// Records can be relied on again, or no longer, or the reason has changed: every node here should
+/// know it.
 void judge_durability(Step& step, const std::string& fault) {
     Run& run = step.run;
     if (run.not_durable == fault) {
@@ -303,7 +303,7 @@ std::optional<RunRecord> Coordinator::record(Instant now) const {
     return record_of(job_, *run_, now);
 }
 
-/// Before `input` is taken: a run that nobody needs waited for any longer is forgotten.
+/// Before `input` is taken: forgets a restored run that no longer needs to be waited for.
 void Coordinator::give_up_restored(const Input& input, Effects& out) {
     if (run_ == nullptr || !std::holds_alternative<Restored>(run_->phase) ||
         std::holds_alternative<HeldUp>(input)) {
@@ -325,7 +325,7 @@ void Coordinator::give_up_restored(const Input& input, Effects& out) {
     }
 }
 
-/// Everything of it ended with the daemon, or goes on elsewhere: whoever came since begins anew.
+/// All of the run ended with the daemon, or continues elsewhere: nodes that came since begin anew.
 void Coordinator::forget_restored(Effects& out) {
     out.add(
         Trace{fmt::format("nobody of the run that was in the journal came back: it is "

@@ -84,7 +84,7 @@ struct Trace {
     std::string text;
 };
 
-/// For those who watch the job; nobody's decisions depend on it.
+/// For those who watch the job; no decision depends on it.
 struct Publish {
     Event event;
 };

@@ -49,7 +49,7 @@ std::string hosts_of(const Run& run, const std::set<NodeId>& ids) {
     return list_of(names);
 }
 
-/// Silent for a lease, hold-ups not counted, and not lost yet because this process suspects itself.
+/// Silent for a lease (stalled time not counted), and not lost yet: this process suspects itself.
 std::string names_excused(const Run& run, Instant now) {
     std::vector<std::string> names;
     if (run.doubt.is_on(now)) {

@@ -15,7 +15,7 @@ struct Step;
 
 /// Tells the nodes that wait what has changed, when it is time.
 void explain_waits(Step& step);
-/// On the console of group rank 0's node, which waits for nothing while a generation is there.
+/// On the console of group rank 0's node, which waits for nothing while a generation exists.
 void tell_head(Step& step, const std::string& text);
 /// On the console of every node.
 void tell_all(Step& step, const std::string& text);

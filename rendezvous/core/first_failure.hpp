@@ -40,8 +40,8 @@ void keep_earliest(std::vector<TimedFailure>& failures, std::size_t most);
 /// Equal for two texts that differ only in numbers.
 [[nodiscard]] std::string without_digits(std::string text);
 /// Equal for two failures that are the same as far as can be told: same end, same last line but for
-/// numbers. Empty where a next attempt may well go another way: a step had been told, it hung, or
-/// somebody's signal ended it.
+/// numbers. Empty if a next attempt may well go another way: a step had been reported, the worker
+/// hung, or a signal from outside ended it.
 [[nodiscard]] std::string likeness_of(const Evidence& evidence);
 [[nodiscard]] int exit_code_of(const Evidence& evidence);  ///< never 0
 /// The evidence as it may be kept and sent on: every field within Limits.

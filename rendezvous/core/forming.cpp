@@ -25,7 +25,7 @@ namespace {
 
 /// The ready nodes that get a place, as many as the largest size has room for: previous members
 /// first, then those with as many slots as a lost one had, near it or anywhere, then explicit
-/// ranks, then whoever came first. Nodes in quarantine come after all others.
+/// ranks, then in the order of joining. Nodes in quarantine come after all others.
 std::vector<Candidate> choose(const Run& run, Instant now) {
     struct Ranked {
         bool is_left_out;
@@ -124,7 +124,7 @@ void start_generation(Step& step, const std::string& why) {
     }
 }
 
-/// When the next generation may start, if nobody else comes or goes; none: not as things are.
+/// When the next generation may start, if no other node comes or goes; none: not as things are.
 std::optional<Instant> start_time(const Run& run, const Forming& forming, Instant now) {
     std::optional<Instant> at;
     const std::size_t usable = usable_count(run, now);

@@ -15,8 +15,8 @@ struct Step;
 ///
 /// Reads: the ready and the suspected nodes, quarantine, the last generation's places.
 /// Changes: its own deadlines. On the way in, members become ready. On the way out, those chosen
-/// become members of a new generation, which is recorded before anybody is told.
-/// Leads to: Running (form_if_possible), Closed (give_up_forming, or nobody is left), Adopting (a
+/// become members of a new generation, which is recorded before any node is told.
+/// Leads to: Running (form_if_possible), Closed (give_up_forming, or no node is left), Adopting (a
 /// join).
 struct Forming {
     Instant since{};

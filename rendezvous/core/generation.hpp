@@ -34,13 +34,13 @@ struct CurrentGeneration {
     std::vector<Place> places;     ///< its rank map, in order of group rank
     std::map<NodeId, Start> rows;  ///< what each member was sent, for one that missed it
     StoreAddress store;
-    std::vector<std::string> admitted;  ///< who may use its store; empty: everybody
+    std::vector<std::string> admitted;  ///< addresses that may use its store; empty: all
     MomentsReached reached;             ///< how far its workers are
 
     /// A daemon before this one may have used it: it is not used again.
     void learn_number(Generation heard);
-    /// Goes on to the next number, on `chosen`. The digest has `random` in it, which tells the maps
-    /// of two daemons apart.
+    /// Continues with the next number, on `chosen`. The digest includes `random`, which tells the
+    /// maps of two daemons apart.
     void begin(Instant now, std::vector<Place> chosen, const std::string& run_token,
                std::uint64_t random);
     /// Group rank 0's store, and who may use it.

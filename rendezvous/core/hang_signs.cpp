@@ -11,7 +11,7 @@ bool is_of_job(const HangSeen& seen) {
     return seen.looks_every == Milliseconds::zero();
 }
 
-/// A sign of the whole job tells most, then one that knows a step, the lower the more, then one
+/// A sign of the whole job says most, then one that knows a step, the lower the more, then one
 /// that names a rank.
 bool tells_more(const HangSeen& one, const HangSeen& other) {
     if (is_of_job(one) != is_of_job(other)) {

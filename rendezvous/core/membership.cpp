@@ -138,7 +138,7 @@ void release(Step& step, const NodeId& id) {
     const Node& node = run.nodes.at(id);
     if (run.nodes.size() == 1 && !is_closed(run)) {
         await_record(
-            step);  // the last one to go ends the run: nobody would come back to an older one
+            step);  // the last one to go ends the run: no node would come back to an older one
     }
     send(step, node, Released{});
     trace(step, fmt::format("node {} released", node.info.hostname));

@@ -22,7 +22,7 @@ struct MomentReached {
     Instant at{};  ///< when the last of these workers came to it
     Rank last;     ///< that worker
     std::optional<std::uint64_t> step;
-    bool is_estimated = false;  ///< by one node, of all: nobody is `there`
+    bool is_estimated = false;  ///< one node has reported it for all: `there` is empty
 };
 
 using MomentsReached = std::map<Moment, MomentReached>;

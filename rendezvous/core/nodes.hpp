@@ -83,7 +83,7 @@ public:
     }
     /// How often one has connected: who looks for new ones need not while it is the same.
     [[nodiscard]] std::uint64_t connects() const { return connects_; }
-    [[nodiscard]] Node* speaking_on(ConnectionId connection);  ///< null: nobody who has joined
+    [[nodiscard]] Node* speaking_on(ConnectionId connection);  ///< null: no node that has joined
     /// The node that asked for this --node-rank; null: no node did.
     [[nodiscard]] const Node* with_node_rank(int node_rank) const;
 

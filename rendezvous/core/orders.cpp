@@ -46,8 +46,8 @@ bool is_about_node(const OperatorOrder& order) {
            (order.action == Action::Release && !order.node.empty());
 }
 
-/// Everybody whom this run knows, by id, with host names: who is here first of all, who had a
-/// place, and who is left out.
+/// All nodes that this run knows, by id, with host names: above all the nodes that are here, then
+/// those that had a place, then those that are left out.
 std::map<NodeId, std::string> known_nodes(const Run& run) {
     std::map<NodeId, std::string> known;
     for (const auto& [id, node] : run.nodes) {

@@ -14,18 +14,18 @@ struct Step;
 /// Preparation that the job needs once, before its first workers. The record says that it is done;
 /// a node that runs it says so itself to the next rendezvous.
 struct Preparation {
-    std::optional<NodeId> by;  ///< runs the job's command; none: nobody does
+    std::optional<NodeId> by;  ///< runs the job's command; none: no node does
     bool is_done = false;
 };
 
-/// Commands that run before workers. While nodes prepare, no deadline of Forming passes: how long a
-/// download takes nobody knows.
+/// Commands that run before workers. While nodes prepare, no deadline of Forming passes: a download
+/// may take any time.
 
 /// The job's command has run, or it is too late for it: a generation has. From then on there is
 /// something that a daemon after this one has to know, and the run is recorded.
 [[nodiscard]] bool is_job_prepared(const Run& run);
 
-/// `info` says that a command of its own has to end, whoever else runs one.
+/// `info` says that a command of its own has to end, even while another node runs one.
 [[nodiscard]] inline bool is_own_to_end(const Join& info) {
     return info.prepares == Prepares::Node || info.prepares == Prepares::JobHere;
 }
@@ -46,8 +46,8 @@ void joined_prepared(Step& step, const Node& node);
 /// `node` could not, and is about to go: unless a generation has run, the job ends with it.
 void preparing_failed(Step& step, const Node& node, const Goodbye& message);
 
-/// After any input: if nobody runs the job's command any more, another node does; once a generation
-/// has started nobody waits for it.
+/// After any input: if no node runs the job's command any more, another node does; once a
+/// generation has started, no node waits for it.
 void choose_preparer(Step& step);
 
 /// The run waits for a node that prepares.

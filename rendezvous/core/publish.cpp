@@ -21,8 +21,8 @@ bool hears(const Node& node) {
     return node.connection() && node.info.hears_events;
 }
 
-/// Group rank 0, or the next one that was asked to tell somebody. Before a first generation, and
-/// when none of the last one is here, any node. Null: nobody.
+/// Group rank 0, or the next node that has --notify. Before a first generation, and when none of
+/// the last one is here, any node that has it. Null: no node has it.
 const Node* teller(const Run& run, bool is_head_only) {
     for (const Place& place : run.current.places) {
         const auto node = run.nodes.find(place.node);
@@ -43,7 +43,7 @@ void notify(Step& step, const Event& event) {
     if (notified_as(event).empty()) {
         return;
     }
-    // There may be thousands of spares: none of them is worth a look at all nodes.
+    // There may be thousands of spares: none of them is worth a search through all nodes.
     const Node* const node = teller(step.run, event.kind == EventKind::Spare);
     if (node != nullptr) {
         send(step, *node, Happened{notified_text(event, step.options.limits.event_text_bytes_max)});

@@ -271,7 +271,7 @@ std::unique_ptr<Run> run_of(const RunRecord& record, const Limits& limits, Insta
         run->phase = restored_at(now, phase_of(record, limits, now), limits);
         return run;
     }
-    // The verdict is kept: whoever comes late is told.
+    // The verdict is kept: nodes that come late are told.
     run->phase = Closed{.verdict = *record.verdict, .at = now};
     run->returns_until = now + limits.reconnect_grace;
     run->doubt.until = run->returns_until;

@@ -10,7 +10,7 @@ namespace ddprun::rdzv {
 
 namespace {
 
-// Nothing was decided while nobody was here: no time has passed for what was recorded.
+// Nothing was decided while no node was here: no time has passed for what was recorded.
 void set_forward(Forming& forming, Duration by) {
     forming.since += by;
     forming.give_up_at += by;

@@ -13,7 +13,7 @@ namespace ddprun::rdzv {
 struct Run;
 struct Step;
 
-/// A run from the journal to which nobody has come back. Perhaps it ended with the daemon:
+/// A run from the journal to which no node has come back. Perhaps it ended with the daemon:
 /// strangers wait for a grace, then begin anew. Else it is kept as long as its agents may come
 /// back.
 ///
@@ -30,7 +30,7 @@ struct Restored {
     std::variant<Forming, Running, Stopping> recorded;
 };
 
-/// `recorded` waits in it; the nodes are there, and all are cut off.
+/// `recorded` waits in it; the nodes are known, and all are cut off.
 [[nodiscard]] Restored restored_at(Instant now, std::variant<Forming, Running, Stopping> recorded,
                                    const Limits& limits);
 /// A node of the run is back: what was recorded goes on, and the others have a whole grace.

@@ -79,7 +79,7 @@ struct Run {
     Generation adopted_up_to;   ///< older generations that nodes hold are no news
     /// Joins that wait, unanswered, until it is known which run goes on: each node's last one.
     std::map<ConnectionId, Join> parked;
-    /// A restored run somebody is back to: the others may come, with newer news, until then.
+    /// A node is back to a restored run: the others may come, with newer news, until then.
     Instant returns_until{};
 
     // News for people.

@@ -31,7 +31,7 @@ bool is_silence_ours(const Run& run, const Limits& limits, Instant now) {
     return DDP_RULE(silent >= 2 && silent * 2 >= run.nodes.size(), NoSelfDoubt, false);
 }
 
-/// When a node is lost whatever this process doubts: hold-ups since it was last heard do not count.
+/// When a node is lost whatever this process doubts: own stalls since the node spoke do not count.
 Instant end_of_excuses(const Run& run, const Node& node, const Limits& limits) {
     const Duration held_up = run.doubt.held_up_since_heard(node);
     return std::max(node.lease_end(), node.last_heard + limits.doubted_silence_max + held_up);
@@ -100,7 +100,7 @@ std::optional<Instant> leases_deadline(const Run& run, const Limits& limits, Ins
         return run.nodes.leases().empty() ? std::optional<Instant>()
                                           : run.nodes.leases().begin()->first;
     }
-    // Never asleep for longer than a lease, or a hold-up in the meantime would not be noticed.
+    // Never asleep for longer than a lease, or a stall of this process would not be noticed.
     Instant deadline = std::min(*run.doubt.until, now + limits.lease);
     if (!run.nodes.leases().empty()) {
         const Node& longest = run.nodes.at(run.nodes.leases().begin()->second);

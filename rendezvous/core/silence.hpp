@@ -13,11 +13,11 @@ class Node;
 struct Run;
 struct Step;
 
-/// While it lasts, silence may be this process's doing, and nobody is lost to it; unless it is
-/// longer than any hold-up excuses.
+/// While it lasts, silence may be this process's doing, and no node is lost to it; unless the
+/// silence is longer than a stall of this process can excuse.
 struct Doubt {
     std::optional<Instant> until;
-    Duration held_up_for{};  ///< all hold-ups of this process together, as far as they are known
+    Duration held_up_for{};  ///< this process was stalled so long in all, as far as it knows
     [[nodiscard]] bool is_on(Instant now) const { return until && *until > now; }
     /// For how long this process was held up since the node was last heard.
     [[nodiscard]] Duration held_up_since_heard(const Node& node) const;

@@ -11,7 +11,7 @@ namespace ddprun::rdzv {
 
 namespace {
 
-/// Few different texts, however often somebody comes: each new one is sent to all who wait.
+/// Few different texts, however often a stranger comes: each new one goes to all nodes that wait.
 std::string times_text(std::size_t times) {
     std::size_t least = 1;
     for (std::size_t next = 10; next <= times; next *= 10) {

@@ -18,8 +18,8 @@ public:
     /// True: the first from that address. Beyond `addresses_max` others are not kept.
     bool add(const StrangerRefused& refused, std::size_t addresses_max);
 
-    /// "10.0.0.7 (3 times), 10.0.0.8: its secret …", with the reason of the last one; empty: nobody
-    /// was turned away.
+    /// "10.0.0.7 (3 times), 10.0.0.8: its secret …", with the reason of the last one; empty: no
+    /// stranger was turned away.
     [[nodiscard]] std::string text() const;
 
     void clear() { times_.clear(); }

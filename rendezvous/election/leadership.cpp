@@ -211,7 +211,7 @@ asio::awaitable<void> Leadership::read(std::uint64_t number, EtcdClient& client)
     co_await asio::post(io_, asio::use_awaitable);
     record_clients_.erase(number);
     if (reading_ != number) {
-        co_return;  // nobody waits for them any more
+        co_return;  // no reader waits for them any more
     }
     reading_ = 0;
     if (records) {

@@ -33,7 +33,7 @@ struct LeadershipOptions {
 struct LeadershipEvents {
     /// This daemon leads from now on and every run's record was read since it won. `term` is the
     /// revision of etcd at which it won: a later leader has a higher one. The same term may come
-    /// again after lost(), when etcd was away for a while and nobody else had won meanwhile; the
+    /// again after lost(), when etcd was away for a while and no other daemon won meanwhile; the
     /// records were read again then, and replace whatever was known.
     std::function<void(std::uint64_t term, std::map<JobId, std::string> records)> leads;
 
@@ -104,7 +104,7 @@ private:
     EtcdClient parting_client_;                           ///< gives the lease up
     std::map<std::uint64_t, EtcdClient> record_clients_;  ///< each until its read() has ended
     std::uint64_t last_reading_ = 0;
-    std::uint64_t reading_ = 0;  ///< whose records are awaited; 0: nobody's
+    std::uint64_t reading_ = 0;  ///< whose records are awaited; 0: none are
     EtcdRecords records_;        ///< as they were read for this term
     EtcdJournal journal_;
     DeadlineTimer timer_;  ///< of the term

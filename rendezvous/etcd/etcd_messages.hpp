@@ -41,7 +41,7 @@ struct EtcdRange {
 struct EtcdCampaign {
     bool has_won = false;
     std::uint64_t revision = 0;          ///< won: the term
-    std::optional<EtcdEntry> incumbent;  ///< lost: who was there
+    std::optional<EtcdEntry> incumbent;  ///< lost: the entry of its holder
 };
 
 struct EtcdGuarded {
@@ -72,7 +72,7 @@ struct EtcdGuard {
 /// Reads the keys from `first` up to, and without, `end`: at most `limit`.
 [[nodiscard]] EtcdRequest range_request(std::string_view first, std::string_view end,
                                         std::size_t limit);
-/// Creates `key` unless it is there.
+/// Creates `key` unless it exists.
 [[nodiscard]] EtcdRequest campaign_request(std::string_view key, std::string_view value,
                                            std::int64_t lease);
 /// Puts `value`, or deletes the key if there is none.

@@ -78,7 +78,7 @@ struct Event {
     Generation generation = Generation();  ///< 0: of none
     std::optional<Rank> rank = {};         ///< of the whole run
     std::optional<std::uint64_t> step = {};
-    bool is_estimated = false;  ///< nobody told it; `at` follows from something else
+    bool is_estimated = false;  ///< no node reported it; `at` follows from something else
     std::vector<EventField> fields = {};
 };
 
@@ -95,7 +95,7 @@ struct Event {
 [[nodiscard]] std::string event_line(const Event& event, std::uint64_t sequence,
                                      Milliseconds unix_time, std::size_t text_bytes_max);
 
-/// The word under which --notify tells people of `event`: "hang", "restart", "spare", "quarantine"
+/// The word by which --notify names `event`: "hang", "restart", "spare", "quarantine"
 /// or "verdict". Empty: `event` is none of these.
 [[nodiscard]] std::string_view notified_as(const Event& event);
 

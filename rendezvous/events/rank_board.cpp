@@ -144,7 +144,7 @@ void RankBoard::take(Instant now, const NodeOfRanks& node, const Progress& progr
     nodes_[node.base_rank] = std::make_shared<const NodeTold>(std::move(told));
 }
 
-/// Ranks that use a GPU may wait by computing: of those it tells nothing.
+/// Ranks that use a GPU may wait by computing: their activity says nothing about waiting.
 void RankBoard::look_at(Rank rank, const RankProgress& told) {
     const bool tells = told.activity != Activity::Unknown && !told.own_ns && !told.gpu_permille &&
                        told.phase != RankPhase::Finished && told.phase != RankPhase::Failed;

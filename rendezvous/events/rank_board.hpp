@@ -21,7 +21,7 @@ namespace ddprun::rdzv {
 /// Samples a second: by the recent time of a step, and the average samples of all its steps.
 [[nodiscard]] std::optional<double> samples_per_second(const RankProgress& rank);
 
-/// Place of a node in the generation whose progress it tells.
+/// Place of a node in the generation whose progress it reports.
 struct NodeOfRanks {
     NodeId node;
     std::string hostname;
@@ -70,7 +70,7 @@ public:
     using Visitor = std::function<void(const NodeOfRanks&, Rank, const RankProgress&)>;
     void visit(const Visitor& visitor) const;
 
-    /// Requests that the workers' store has answered, as the node tells that has rank 0.
+    /// Requests that the workers' store has answered, as reported by the node that has rank 0.
     [[nodiscard]] std::vector<StoreOperations> store() const;
 
 private:
@@ -115,7 +115,7 @@ private:
     Generation generation_;
     std::map<int, std::shared_ptr<const NodeTold>> nodes_;  ///< by base rank
     std::map<NodeId, int> base_rank_of_;                    ///< the key of each
-    std::map<Rank, WaitLooks> looks_;  ///< of those that do not tell how they wait
+    std::map<Rank, WaitLooks> looks_;  ///< of ranks that do not report how they wait
     std::optional<NamedSlowest> slowest_;
     std::optional<Stall> stall_;
 };

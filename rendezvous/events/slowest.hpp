@@ -17,10 +17,10 @@ struct StepTime {
 
 struct Slowest {
     Rank rank;
-    double cost_share = 0;  ///< of a step, which everybody takes longer because of this rank
+    double cost_share = 0;  ///< of a step, which takes all ranks longer because of this rank
 };
 
-/// How often one rank waited when its node looked, if its program does not tell how long.
+/// How often one rank waited when its node looked, if its program does not report how long.
 struct WaitLooks {
     Rank rank;
     int count = 0;          ///< looks so far that told what it did
@@ -37,7 +37,7 @@ struct WaitLooks {
 
 /// The one rank that hardly ever waits (a quarter of the looks at most) while each other one does
 /// half of the time or more. Their least share is its cost. Returns nothing if no rank is like
-/// that, or some rank was looked at fewer than ten times.
+/// that, or some rank has fewer than ten looks.
 [[nodiscard]] std::optional<Slowest> find_slowest_by_looks(const std::vector<WaitLooks>& ranks);
 
 }  // namespace ddprun::rdzv

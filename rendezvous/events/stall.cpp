@@ -38,7 +38,7 @@ std::size_t blame_of(const RankSeen* rank) {
     return static_cast<std::size_t>(found - kBlame.begin());
 }
 
-/// "sleep", or of one "sleeps"; empty: nobody knows.
+/// "sleep", or of one "sleeps"; empty: not known.
 std::string doing(std::size_t blame, std::size_t count) {
     std::string text(kBlame.at(blame).second);
     if (count == 1 && !text.empty()) {

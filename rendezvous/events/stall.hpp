@@ -22,7 +22,7 @@ struct RankSeen {
     Duration ago{};
 };
 
-/// Whom the others wait for, as far as steps and activities tell it.
+/// The rank that the others wait for, as far as steps and activities show it.
 struct Culprit {
     std::optional<Rank> rank;           ///< the first of those that are named; none stands out
     std::string host;                   ///< its node
@@ -39,15 +39,15 @@ struct Culprit {
 [[nodiscard]] Culprit find_culprit(const std::vector<RankSeen>& ranks, const WatchLimits& limits);
 
 struct Stall {
-    Milliseconds age{0};  ///< since the last step of any rank; where none tells steps, output
+    Milliseconds age{0};  ///< since the last step of any rank; if none reports steps, output
     Culprit culprit;
     std::string text;  ///< all of it, for people
 };
 
-/// All ranks have told no step for WatchLimits::stall_after and for stall_steps of their steps, or
-/// for stall_unpaced_after while it is not known how long a step takes. If no rank tells steps: all
-/// have written nothing for stall_output_after, and not all compute. Ages are those of the look:
-/// news that come seldom make no stall.
+/// No rank has reported a step for WatchLimits::stall_after and for stall_steps of their steps, or
+/// for stall_unpaced_after while it is not known how long a step takes. If no rank reports steps:
+/// all have written nothing for stall_output_after, and not all compute. Ages are those of the
+/// look: news that come seldom make no stall.
 [[nodiscard]] std::optional<Stall> find_stall(const std::vector<RankSeen>& ranks,
                                               const WatchLimits& limits);
 

@@ -114,8 +114,8 @@ void TimeUse::note_joined(Instant at) {
     }
 }
 
-/// In a job the last node's event counts; from then on the job waits for others. The node tells how
-/// long ago its workers had ended and that was proven: it has got ready since.
+/// In a job the last node's event counts; from then on the job waits for others. The node reports
+/// how long ago its workers had ended and that was proven: it has got ready since.
 void TimeUse::note_empty(const Event& event) {
     GenerationTimes* const times = find(event.generation);
     if (whose_ == EventsOf::Node) {

@@ -20,7 +20,7 @@ namespace ddprun::rdzv {
 struct GenerationTimes {
     Generation generation;
     std::optional<Instant> ready;   ///< this node has nothing left to do before it
-    std::optional<Instant> formed;  ///< all nodes are there
+    std::optional<Instant> formed;  ///< all nodes are present
     std::optional<Instant> spawned;
     std::optional<Instant> main;
     std::optional<Instant> group_ready;
@@ -65,7 +65,7 @@ struct TimeShares {
 struct RestartPhase {
     std::string_view name;
     Duration took{};
-    bool is_estimated = false;  ///< nobody told when it ended
+    bool is_estimated = false;  ///< no report says when it ended
 };
 
 /// One way from what ended a generation to the first step of the next, or as far as it has come.

@@ -24,7 +24,7 @@ EndpointAttempt EndpointChoice::next() {
         attempt = attempt_at(*std::exchange(sent_to_, std::nullopt));
     } else if (again != nullptr) {
         attempt = attempt_at(again->endpoint);
-        // The kernel takes connections for a process that is stopped, and nobody answers there.
+        // The kernel takes connections for a process that is stopped, and no answer comes then.
         attempt.hello_timeout = std::min(attempt.hello_timeout, attempt.connect_timeout);
         just_asked_ = AskOthersFirst{attempt.endpoint, endpoints_.size() - 1};
         suspect_ = NothingKnown{};

@@ -91,7 +91,7 @@ private:
     Endpoint asked_;               ///< by the attempt or connection of now
     bool is_out_of_turn_ = false;  ///< that one
     std::size_t turn_ = 0;         ///< whose it is next
-    bool is_first_round_ = true;   ///< nobody has been asked in turn
+    bool is_first_round_ = true;   ///< no endpoint has been asked in turn
     Suspect suspect_;
     std::optional<AskOthersFirst> just_asked_;
     std::optional<Endpoint> sent_to_;  ///< by a redirect, to be asked next

@@ -133,7 +133,7 @@ void JobHost::arm(Instant now, HostEffects& out) {
     if (!wanted || (armed_ && *armed_ <= *wanted)) {
         return;
     }
-    // A deadline in the past is no hold-up of the loop.
+    // A deadline in the past does not mean that the loop was stalled.
     armed_ = std::max(*wanted, now);
     out.timer = armed_;
 }
@@ -161,7 +161,7 @@ void JobHost::persist(Instant now, RecordWrite kind, HostEffects& out) {
     }
     is_outdated_ = true;
     const bool is_awaited = kind == RecordWrite::Awaited;
-    // One record at a time, unless somebody waits for this one: the newest is all that counts.
+    // One record at a time, unless this one is awaited: the newest is all that counts.
     if (is_awaited || answered_ == asked_) {
         write(now, out);
     }
@@ -172,7 +172,7 @@ void JobHost::persist(Instant now, RecordWrite kind, HostEffects& out) {
     gate_ = asked_;
     if (!awaits_records()) {
         DDP_PROBE(told_without_its_record);
-        open_ = gate_;  // writes are known to fail: nobody waits for this one
+        open_ = gate_;  // writes are known to fail: this one is not waited for
     } else if (DDP_RULE(is_first, RefusedRecordAwaited, is_first && !is_strict())) {
         patience_at_ = now + patience();
     }

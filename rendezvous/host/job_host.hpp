@@ -64,8 +64,8 @@ struct HostEffects {
 /// * One timer, which fires at the earliest deadline of all. A deadline that moved away (every beat
 ///   does that) leaves it alone: it fires, finds nothing due and is set anew. That is one wake-up
 ///   per lease instead of two timer operations per beat.
-/// * A timer that is long due and has not fired tells that this process was held up. Every input
-///   looks at it first, because sockets are served before timers.
+/// * A timer that is long due and has not fired shows that this process was stalled. Every input
+///   checks it first, because sockets are served before timers.
 /// * Effects go in order, those after an awaited record only when it is durable. Acknowledgements
 ///   wait for nothing: a slow disk costs no lease. A record that failed is written again, as it is
 ///   by then, until one is taken. Nothing waits for longer than patience(): then the run goes on
@@ -84,7 +84,7 @@ public:
     void step(Instant now, const Input& input, HostEffects& out);
 
     /// The timer has fired. True: a deadline of the run is due. Feed what has arrived meanwhile, so
-    /// that nobody is judged unheard, then call judge().
+    /// that no node is judged unheard, then call judge().
     [[nodiscard]] bool wakes(Instant now, HostEffects& out);
     void judge(Instant now, HostEffects& out);
 

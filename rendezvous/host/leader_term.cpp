@@ -21,7 +21,7 @@ constexpr int kMarginPart = 10;
 /// A watch that is silent for so many leases is begun anew, at another etcd: that one may hang.
 constexpr int kWatchLeases = 4;
 /// While etcd does not answer it is asked at least this often within one lease: its own election
-/// may be over at any moment, and until we know that nobody decides.
+/// may be over at any moment, and until we know that, no daemon decides.
 constexpr int kTriesPerLease = 16;
 
 }  // namespace
@@ -299,7 +299,7 @@ void LeaderTerm::take(Instant /*now*/, const WatchHeard& /*heard*/, TermEffects&
 void LeaderTerm::take(Instant now, const KeyDeleted& /*deleted*/, TermEffects& out) {
     note_success(out);
     if (std::holds_alternative<Following>(state_)) {
-        follow(now, {}, out);  // until somebody has won agents must not be sent to it
+        follow(now, {}, out);  // send no agents to the old leader until a daemon has won
         campaign(now, out);
     }
 }

@@ -11,7 +11,7 @@
 
 namespace ddprun::rdzv {
 
-/// The leader's key as etcd has it.
+/// The leader's key as etcd holds it.
 struct LeaderKey {
     std::uint64_t term = 0;  ///< the revision at which it was made
     std::int64_t lease = 0;  ///< that it is bound to
@@ -22,7 +22,7 @@ struct LeaderKey {
 
 /// The answer to LookAtKey and TakeKey.
 struct KeySeen {
-    std::optional<LeaderKey> key;  ///< none: nobody leads
+    std::optional<LeaderKey> key;  ///< none: no daemon leads
     std::uint64_t revision = 0;    ///< of etcd's store then
 };
 /// The answer to GrantLease.
@@ -68,7 +68,7 @@ struct LookAtKey {};
 struct GrantLease {
     std::chrono::seconds ttl{};
 };
-/// Make the key, bound to `lease`, unless it is there; say who has it then.
+/// Make the key, bound to `lease`, unless it exists; say who has it then.
 struct TakeKey {
     std::int64_t lease = 0;
 };
@@ -156,7 +156,7 @@ private:
     struct Pausing {
         Instant until{};
     };
-    /// Watches the key of somebody else.
+    /// Watches the key of another daemon.
     struct Following {};
     /// The key is ours, and our lease is believed no more: etcd was away for longer than that, and
     /// keeps it all the same. Prolonged first.

@@ -20,7 +20,7 @@ public:
 
     enum class Answer {
         SendOn,  ///< to leader()
-        Wait,    ///< no word until somebody leads
+        Wait,    ///< no word until a daemon leads
     };
 
     /// Never sends an agent to the daemon that it has just asked in vain.
@@ -45,7 +45,7 @@ private:
     }
 
     const std::size_t waiting_max_;
-    std::string leader_;  ///< where agents reach it; empty: nobody is known to lead
+    std::string leader_;  ///< where agents reach it; empty: no leader is known
     std::map<ConnectionId, Join> waiting_;
 };
 

@@ -20,7 +20,7 @@ struct WriteGuard {
 struct GuardedAnswer {
     bool is_done = false;
     std::uint64_t revision = 0;                ///< done: of the change
-    std::optional<std::uint64_t> leader_term;  ///< not done: of the key that is there
+    std::optional<std::uint64_t> leader_term;  ///< not done: of the key that exists
     std::uint64_t mod_revision = 0;            ///< not done: of the record; 0: it is not there
 };
 
@@ -33,7 +33,7 @@ enum class WriteOutcome {
 /// The guards of one term's writes. Pure.
 class TermWrites {
 public:
-    /// `mod_revisions`: of the records that were there when the term began.
+    /// `mod_revisions`: of the records that existed when the term began.
     TermWrites(std::uint64_t term, std::map<JobId, std::uint64_t> mod_revisions);
 
     [[nodiscard]] WriteGuard guard(const JobId& job) const;
@@ -48,7 +48,7 @@ private:
 };
 
 /// Etcd keeps each earlier state of a key until it is told to forget it, and what it keeps counts
-/// towards its quota. This is when the leader of one term tells it so. Pure.
+/// towards its quota. This is when the leader of one term has it forget. Pure.
 class EtcdHistory {
 public:
     /// `bytes_max`: written between two times. Earlier terms may have left as much: the first write

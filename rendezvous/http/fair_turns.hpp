@@ -8,8 +8,8 @@
 
 namespace ddprun::rdzv {
 
-/// Lets many do small pieces of work in turn, a few in each turn of the loop, so that however many
-/// there are nobody else waits for them. On the thread of `io`; outlives the run of the loop.
+/// Lets many do small pieces of work in turn, a few in each turn of the loop, so that no
+/// other work waits for all of them. On the thread of `io`; outlives the run of the loop.
 class FairTurns {
 public:
     /// One who does such work; outlived by what it waits for.

@@ -34,7 +34,7 @@ constexpr unsigned kAccepted = 202;
 constexpr unsigned kUnauthorized = 401;
 constexpr const char* kPrometheusText = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The page loads its own files and asks its own server; nothing else, and nobody shows it in his.
+/// The page loads its own files and asks its own server; nothing else, and no other page frames it.
 constexpr const char* kPagePolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -245,13 +245,13 @@ asio::awaitable<void> HttpServer::serve(Session& session) {
     if (session.has_place) {
         places_.leave(session.address);
     }
-    // The handlers that this has cancelled have their turn first: they look at the session.
+    // The handlers that this has cancelled have their turn first: they read the session.
     co_await asio::post(io_, asio::use_awaitable);
     sessions_.remove_if([&session](const Session& one) { return &one == &session; });
     end_if_last();
 }
 
-/// Else who asked cannot tell whether somebody on the way has cut the answer off.
+/// Else the client cannot distinguish a complete answer from one that was cut off on the way.
 asio::awaitable<void> HttpServer::say_end(Session& session) {
     const std::string words = session.stream.last_words();
     if (!words.empty()) {
@@ -304,7 +304,7 @@ asio::awaitable<bool> HttpServer::answer_one(Session& session, boost::beast::fla
         co_return is_sent;
     }
     if (request->what == WatchRequest::What::Page) {
-        // Everybody may have it, and takes no place by that.
+        // Any client may have the page, and takes no place by that.
         const bool is_sent = co_await send_page(session, *request->file, keeps);
         co_return is_sent;
     }
@@ -571,14 +571,14 @@ asio::awaitable<void> HttpServer::send_events(Session& session, WatchRequest req
     }
 }
 
-/// Until others have had theirs. False: there is nobody to do anything for.
+/// Until others have had theirs. False: this client is served no longer.
 asio::awaitable<bool> HttpServer::await_turn(Session& session) {
     turns_.line_up(session.turn);
     const bool is_there = co_await await_place(session);
     co_return is_there;
 }
 
-/// Until there are some, and it is its turn. False: there is nobody to tell them to.
+/// Until there are some, and it is its turn. False: this client is served no longer.
 asio::awaitable<bool> HttpServer::await_news(Session& session) {
     session.is_awaiting_news = true;
     const bool is_there = co_await await_place(session);

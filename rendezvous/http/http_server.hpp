@@ -86,7 +86,7 @@ public:
 /// WatcherPlaces; without a free one it is answered if the answer ends, and the connection
 /// closed. However many there are, the loop does at most WatchLimits::watchers_at_once small
 /// pieces of work for them in one turn, and long texts are made on another thread. Costs nothing
-/// while nobody watches.
+/// while no watcher is connected.
 ///
 /// On the thread of `io`; outlives the run of the loop, as Watched does.
 class HttpServer {
@@ -117,7 +117,7 @@ public:
     /// There are new events: who follows gets them.
     void published();
 
-    /// Takes nobody any more, and lets those who follow have the last events. Calls `done` when
+    /// Accepts no more watchers, and lets those who follow have the last events. Calls `done` when
     /// they are gone, at once if there are none, after Limits::close_timeout at the latest.
     void stop(std::function<void()> done);
 
@@ -145,7 +145,7 @@ private:
         bool has_place = false;
     };
 
-    /// An answer that may come when nobody waits for it any more.
+    /// An answer that may come when no session waits for it any more.
     template <typename Value>
     struct Pending {
         explicit Pending(boost::asio::io_context& io, boost::asio::steady_timer::time_point until)

@@ -36,7 +36,7 @@ Result<WatchRequest> judge(const http::request_header<http::fields>& head, const
     const bool is_for_page = request && request->what == WatchRequest::What::Page;
     // A browser shows no token for a page: it is typed into the page, which has nothing of any job.
     const bool is_where_token_is_typed = is_for_page && (access.token || access.operator_secret);
-    // On the Unix socket of a run a browser is behind somebody's forwarding, and names a host.
+    // On the Unix socket of a run a browser is behind some forwarding program, and names a host.
     const bool is_no_browser =
         !way.is_on_this_machine && head.find(http::field::host) == head.end();
     if (is_where_token_is_typed || is_no_browser) {

@@ -20,7 +20,7 @@ struct HttpWay {
 };
 
 /// Parses and judges the head of a request. The page's files, in which a
-/// token is typed, are for everybody where there is one. Failure is admit()'s or
+/// token is typed, are for every client if a token exists. Failure is admit()'s or
 /// parse_watch_request()'s. Pure.
 [[nodiscard]] Result<WatchRequest> judge(
     const boost::beast::http::request_header<boost::beast::http::fields>& head, const HttpWay& way,

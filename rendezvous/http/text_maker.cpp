@@ -71,7 +71,7 @@ void TextMaker::make(Wanted wanted, std::function<std::string()> text) {
     boost::asio::post(
         *thread_, [this, told = std::move(wanted.told), make_it = std::move(text)]() mutable {
             auto made = std::make_shared<const std::string>(make_it());
-            make_it = nullptr;  // Frees the data that it has looked at.
+            make_it = nullptr;  // Frees the data that it has read.
             boost::asio::post(io_, [this, told = std::move(told), made = std::move(made)] {
                 held_.push_back(made);
                 tell(told, made);

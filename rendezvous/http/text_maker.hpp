@@ -26,18 +26,18 @@ public:
     using Look = std::function<Result<std::function<std::string()>>()>;
     using OnText = std::function<void(const Result<Text>& text)>;
 
-    /// Texts that are still held by somebody have at most `bytes_max` when a new one is begun.
+    /// Texts that are still in use have at most `bytes_max` when a new one is begun.
     TextMaker(boost::asio::io_context& io, std::size_t bytes_max)
         : io_(io), bytes_max_(bytes_max) {}
     TextMaker(const TextMaker&) = delete;
     TextMaker& operator=(const TextMaker&) = delete;
 
-    /// Waits for the text that is being made; nobody is told any more.
+    /// Waits for the text that is being made; calls no OnText any more.
     ~TextMaker();
 
-    /// `name` tells what it is: who wants the same while that is not begun gets the same. `done` is
+    /// `name` says what it is: who wants the same while that is not begun gets the same. `done` is
     /// called once, perhaps at once: with the text; what `look` failed with; or Unreachable, there
-    /// are too many texts that nobody takes.
+    /// are too many texts that are not taken.
     void want(const std::string& name, Look look, OnText done);
 
 private:

@@ -21,9 +21,9 @@ namespace ddprun::rdzv {
 /// Facts that a leader may rely on while it writes.
 struct EtcdTerm {
     std::uint64_t revision = 0;                    ///< create_revision of the leader's key
-    std::map<JobId, std::uint64_t> mod_revisions;  ///< of the runs that are there
+    std::map<JobId, std::uint64_t> mod_revisions;  ///< of the runs that have a record
     std::function<Instant()> leads_until;
-    /// Etcd says that somebody else leads by now, or nobody.
+    /// Etcd says that another daemon leads by now, or that none leads.
     std::function<void()> is_deposed;
 };
 

@@ -22,7 +22,7 @@ using RunChanges = std::map<JobId, std::optional<std::string>>;
 /// by one thread at a time.
 class RunDatabase {
 public:
-    /// Opens `path`, or makes it for this user only. Failure is BadMessage if what is there is
+    /// Opens `path`, or makes it for this user only. Failure is BadMessage if the existing file is
     /// damaged or of another program or version, so that trying again will not help.
     [[nodiscard]] static Result<std::unique_ptr<RunDatabase>> open(const std::string& path);
 

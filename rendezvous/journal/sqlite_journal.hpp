@@ -38,7 +38,7 @@ struct OpenedJournal {
 [[nodiscard]] Result<OpenedJournal> open_sqlite_journal(boost::asio::io_context& io,
                                                         std::string folder, const Limits& limits);
 
-/// Removes a journal that is closed and that nobody needs any more, with its folder: only what was
+/// Removes a journal that is closed and no longer needed, with its folder: only what was
 /// set aside stays, and a journal that another daemon uses by now.
 [[nodiscard]] Result<void> remove_sqlite_journal(std::string folder);
 

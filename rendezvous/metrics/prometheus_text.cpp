@@ -219,7 +219,7 @@ constexpr double kPermille = 1000;
 constexpr double kMillisecondsPerSecond = 1000;
 constexpr double kMilliwattsPerWatt = 1000;
 
-/// Adds the progress of jobs; ranks that tell steps all take equally many of them.
+/// Adds the progress of jobs; ranks that report steps all take equally many of them.
 void add_progress(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
     Family step("ddprun_job_step", "The last training step that all ranks have told.");
     Family pace("ddprun_job_steps_per_second", "Training steps that the job makes, of late.");
@@ -302,7 +302,7 @@ void add_store(std::vector<MetricFamily>& families, const std::vector<JobFigures
     times.move_to(families);
 }
 
-/// A figure of each rank that tells it.
+/// A figure of each rank that reports it.
 struct OfRank {
     Family family;
     std::optional<double> (*value)(const RankProgress&);

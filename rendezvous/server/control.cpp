@@ -101,7 +101,7 @@ std::string status_body(const JobId& wanted, const Jobs& jobs, const ProgressWat
 
 namespace {
 
-/// One job in the form that HTTP tells.
+/// One job in the form that HTTP reports.
 struct WholeJob {
     JobStatus status;
     std::optional<RanksTold> ranks;

@@ -38,8 +38,8 @@ public:
 
     /// For one connection more, wherever it comes from. To be asked before it is accepted.
     [[nodiscard]] Room room(Instant now) const;
-    /// The same when this process has no descriptor left for one more. Nothing: it is nobody here
-    /// who has them.
+    /// The same when this process has no descriptor left for one more. Nothing: no half-open
+    /// connection has them.
     [[nodiscard]] std::optional<Room> room_without_descriptors(Instant now) const;
     /// For one connection more from `source`. `is_expected`: clients of the store come from there.
     [[nodiscard]] Room room_of(Instant now, const std::string& source, bool is_expected) const;

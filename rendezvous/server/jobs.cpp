@@ -315,7 +315,7 @@ void Jobs::judge(const JobId& id, std::uint64_t number) {
     job->host.judge(std::chrono::steady_clock::now(), wanted);
     carry_out(id, *job, std::move(wanted));
     if (job->host.coordinator().is_empty()) {
-        forget(id);  // nobody came, or came back to it
+        forget(id);  // no node came, or came back to it
     }
 }
 

@@ -42,7 +42,7 @@ struct JobHooks {
     std::function<void(ConnectionId, const RendezvousMessage&)> send;
     std::function<void(ConnectionId, const std::string& reason)> close;
     std::function<void(const std::string& line)> log;
-    /// Feeds what the members of a job have said already, so that nobody is judged unheard.
+    /// Feeds what the members of a job have said already, so that no node is judged unheard.
     std::function<void(const JobId&)> read_ready;
     /// The run of a job as it is after each step; null: there is none.
     std::function<void(const JobId&, const Run*)> stepped;
@@ -62,13 +62,13 @@ public:
     Jobs(const Jobs&) = delete;
     Jobs& operator=(const Jobs&) = delete;
 
-    /// Forgets all jobs and goes on with `records`, which `durable` holds. Records that cannot be
+    /// Forgets all jobs and continues with `records`, which `durable` holds. Records that cannot be
     /// used are left out, with a line; their nodes are then asked what they hold. `may_decide` is
-    /// asked before anything is decided; false: somebody else decides by now, and nothing happens.
+    /// asked before anything is decided; false: another daemon decides by now, and nothing happens.
     void begin(Durable durable, std::function<bool(Instant)> may_decide,
                const std::map<JobId, std::string>& records);
 
-    /// There is a coordinator for `job` now. False: Limits::jobs_max others are there.
+    /// `job` has a coordinator now. False: Limits::jobs_max other jobs have one.
     [[nodiscard]] bool open(const JobId& job);
 
     /// Gives `input` to the coordinator of `job`. False: it is gone by now (closed long ago).
@@ -102,7 +102,7 @@ public:
     /// Nothing is left to be told: the journal may forget all runs.
     void erase_records();
 
-    /// Forgets all jobs, and tells nobody: neither hooks nor the journal.
+    /// Forgets all jobs; neither hooks nor the journal hear of it.
     void stop();
 
 private:

@@ -78,10 +78,10 @@ struct LogWriter::State {
         }
     }
 
-    /// A thread that was detached may still write when somebody else has the number that was given.
+    /// A thread that was detached may still write when the number that was given has another owner.
     const UniqueFd own_fd;
     const Limits limits;
-    const UniqueFd flushed;  ///< an eventfd: more has been written while somebody waits
+    const UniqueFd flushed;  ///< an eventfd: more has been written while a flush waits
     std::atomic<bool> is_flush_wanted{false};
     std::atomic<std::uint64_t> said{0};  ///< bytes that were ever queued
     std::atomic<std::uint64_t> written{0};

@@ -17,7 +17,7 @@ namespace ddprun::rdzv {
 
 struct Run;
 
-/// The store on the daemon's own port: everybody's, or that of the workers of one job, whose nodes
+/// The store on the daemon's own port: for all clients, or for the workers of one job, whose nodes
 /// have joined with a StoreAddress of port 0. Its protocol names no job, so a second one has no
 /// place. Lives on the daemon's thread; the store itself has its own.
 class PortStore {
@@ -25,7 +25,7 @@ public:
     /// `say` takes one line and is called on the store's thread.
     PortStore(const Limits& limits, StoreServer::Say say);
 
-    /// One store for whoever reaches the port, until close(); none for any job.
+    /// One store for all clients that reach the port, until close(); none for any job.
     void serve_everybody();
 
     /// Why no node may join `job` with a store here; nothing: it may.
@@ -42,7 +42,7 @@ public:
     /// No job has a store here any more.
     void release();
 
-    /// Closes the store, everybody's too.
+    /// Closes the store, also that of serve_everybody().
     void close();
 
     [[nodiscard]] bool is_served() const;
@@ -50,7 +50,7 @@ public:
     [[nodiscard]] const JobId* job() const;
 
     /// How many clients may come at the same moment: the workers of the job that has a store here,
-    /// or as many as everybody's store admits.
+    /// or as many as the store of serve_everybody() admits.
     [[nodiscard]] std::size_t clients_expected() const;
     /// They may come from there.
     [[nodiscard]] bool expects(const sockaddr_storage& address) const;

@@ -153,7 +153,7 @@ Milliseconds ProgressWatch::interval_of(const Run& run) const {
     return std::max(limits_.progress_interval, limits_.progress_spacing * nodes);
 }
 
-/// True: all that are to tell now have been told so, in this turn or before.
+/// True: all nodes that are to report now have been told so, in this turn or before.
 bool ProgressWatch::tell_nodes(Instant now, Watched& watched, const Run& run) {
     const auto& speakers = run.nodes.by_connection();
     std::erase_if(watched.told, [&](const auto& told) { return !speakers.contains(told.first); });

@@ -20,14 +20,14 @@
 
 namespace ddprun::rdzv {
 
-/// How far the ranks of jobs are that somebody looks at: has their nodes tell it, keeps the last
-/// news, and passes them to who follows. WatchLimits::watched_for after the last look nothing is
-/// left of it, and nobody tells anything. On the thread of `io`; `jobs` outlives it.
+/// How far the ranks of watched jobs are: has their nodes report it, keeps the last
+/// news, and passes them to who follows. WatchLimits::watched_for after the last look() nothing is
+/// left of it, and no node reports anything. On the thread of `io`; `jobs` outlives it.
 class ProgressWatch {
 public:
     ProgressWatch(boost::asio::io_context& io, Jobs& jobs, NewsHooks hooks);
 
-    /// A reader looks at `job` now; empty: at all.
+    /// A reader watches `job` now; empty: all jobs.
     void look(const JobId& job);
 
     /// The same, and calls `answer` when that is judged what nodes have told: within this call if
@@ -47,9 +47,9 @@ private:
     struct Watched {
         Instant until{};
         RankBoard board;
-        std::size_t tellers = 0;  ///< members that tell anything, as of the last round
+        std::size_t tellers = 0;  ///< members that report anything, as of the last round
         Generation judged;        ///< of this one all of those had told, or were waited for
-        std::map<ConnectionId, Instant> told;  ///< until when each node tells; those of members
+        std::map<ConnectionId, Instant> told;  ///< until when each node reports; those of members
         std::set<NodeId> news;                 ///< since the last round
         std::set<NodeId> passing;              ///< the news of this round, in pieces
     };

@@ -48,21 +48,21 @@ struct ServerOptions {
     std::shared_ptr<const TlsContext> tls;  ///< null: none; else who does not speak it is refused
     Limits limits;
     std::unique_ptr<Journal> journal;        ///< null: runs are kept in memory only
-    std::map<JobId, std::string> records;    ///< what it holds: the runs to go on with
+    std::map<JobId, std::string> records;    ///< what it holds: the runs to continue
     bool is_one_of_several = false;          ///< decides nothing before lead()
-    bool serves_tcpstore = false;            ///< to whoever reaches the port, for torchrun
+    bool serves_tcpstore = false;            ///< to all clients of the port, for torchrun
     HttpAccess http;                         ///< who may watch beside programs of this machine
     MetricsText metrics_text;                ///< empty: there is no /metrics
     bool exits_when_idle = false;            ///< ends by itself, see Server
-    Milliseconds idle_start_timeout{30000};  ///< exits_when_idle: nobody comes who may join
+    Milliseconds idle_start_timeout{30000};  ///< exits_when_idle: no agent that may join comes
     Rng rng{0};
     std::function<void(const std::string&)> log;  ///< one line; may be empty
 };
 
 /// The rendezvous daemon without its process: accepts agents, lets each prove the secret, and feeds
 /// one Coordinator per job. Decides nothing about jobs itself. Lives on the one thread of `io`.
-/// With exits_when_idle it ends once a run has existed, every run is done and nobody is connected,
-/// or when nobody has joined in time. That time begins again when an agent is lost, and not gone,
+/// With exits_when_idle it ends once a run has existed, every run is done and no peer is connected,
+/// or when no agent has joined in time. That time begins again when an agent is lost, and not gone,
 /// before it has joined.
 ///
 /// Outlives the loop, as its coroutines and handlers refer to it: it is destroyed when the loop
@@ -84,8 +84,8 @@ public:
     void lead(Journal& journal, const std::map<JobId, std::string>& records,
               std::function<bool(Instant)> may_decide);
 
-    /// It decides nothing from now on: agents are sent to `leader` (HOST:PORT). Empty: nobody is
-    /// known; agents that come wait until somebody is.
+    /// It decides nothing from now on: agents are sent to `leader` (HOST:PORT). Empty: no leader is
+    /// known; agents that come wait until one is.
     void follow(const std::string& leader);
 
     /// Stops listening and closes every connection. Agents take it for a daemon that went away.

@@ -50,8 +50,8 @@ asio::awaitable<void> Server::attend_newcomers() {
     }
 }
 
-/// Waking up takes longer than attending to somebody, and thousands may come one after another: so
-/// it goes on looking for a moment.
+/// Waking up takes longer than attending to a newcomer, and thousands may come one after another:
+/// so it keeps looking for a moment.
 void Server::attend_some() {
     Instant until{};
     std::size_t count = 0;
@@ -98,7 +98,7 @@ void Server::watch_listener(int operation, std::uint32_t events) {
               errno);
 }
 
-/// Accepts nobody until then, or until there is room.
+/// Accepts no connection until then, or until there is room.
 void Server::pause_accepting(Instant until) {
     is_full_ = true;
     watch_listener(EPOLL_CTL_MOD, 0);
@@ -218,7 +218,7 @@ void Server::limit_silence() {
     });
 }
 
-/// A newcomer has spoken, or has gone. Its first byte tells who it is, and is left where it is.
+/// A newcomer has spoken, or has gone. Its first byte shows its protocol, and is left where it is.
 void Server::hear(ConnectionId id) {
     auto newcomer = newcomers_.extract(id);
     if (newcomer.empty()) {

@@ -41,7 +41,7 @@ struct Session {
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
-    /// Closes the connection after `patience`: whoever asks has no reason to stay.
+    /// Closes the connection after `patience`: a client that asks has no reason to stay.
     void limit(Milliseconds patience);
 
     /// "10.0.0.7": `peer` without its port.

@@ -28,7 +28,7 @@ public:
           limits_(limits),
           metrics_text_(std::move(metrics_text)) {}
 
-    /// Another daemon decides, at `leader` (HOST:PORT; empty: nobody is known): it knows more.
+    /// Another daemon decides, at `leader` (HOST:PORT; empty: not known): it knows more.
     void send_to(std::optional<std::string> leader) { leader_ = std::move(leader); }
 
     [[nodiscard]] Result<std::shared_ptr<const EventLog>> events(const std::string& job) override;

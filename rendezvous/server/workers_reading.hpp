@@ -29,7 +29,7 @@ class WorkersReading {
 public:
     WorkersReading(boost::asio::io_context& io, Jobs& jobs, const Limits& limits, NewsHooks hooks);
 
-    /// Names what is read from now on. NotFound: nobody of that job can be read;
+    /// Names what is read from now on. NotFound: no node of that job can be read;
     /// Unreachable: Limits::readers_max read already.
     [[nodiscard]] Result<std::uint64_t> begin(const JobId& job, const ReadWorkers& question);
 
@@ -41,7 +41,7 @@ public:
 
     /// Takes a piece from the node on that connection.
     void hear(ConnectionId connection, const WorkersRead& piece);
-    /// There is nobody on it any more.
+    /// No node is on it any more.
     void ended(ConnectionId connection);
     /// The run of a job has changed: who follows reads new nodes, too.
     void stepped(const JobId& job, const Run* run);

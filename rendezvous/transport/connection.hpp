@@ -62,7 +62,7 @@ public:
     boost::asio::awaitable<Result<void>> read_exactly(char* to, std::size_t size);
     boost::asio::awaitable<Result<void>> write_whole(std::string_view bytes);
 
-    /// It is no connection of ours but somebody else's protocol: hands over what it is spoken on.
+    /// It is no connection of ours but of another protocol: hands over what that is spoken on.
     /// Then close() alone may be called.
     struct Released {
         Socket socket;

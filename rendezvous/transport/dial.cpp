@@ -123,7 +123,7 @@ asio::awaitable<Result<void>> Dialer::connect(DialTarget target, Endpoint addres
         arm_deadline(target.connect_timeout);
         std::tie(failure) = co_await socket.async_connect(to, asio::as_tuple(asio::use_awaitable));
         deadline_.set(std::nullopt);
-        // A port that nobody listens on may be the one the kernel chose for us: TCP then connects
+        // A port without a listener may be the one the kernel chose for us: TCP then connects
         // the socket to itself.
         error_code ignored;
         if (!failure && socket.local_endpoint(ignored) == socket.remote_endpoint(ignored)) {
@@ -161,7 +161,7 @@ asio::awaitable<Result<SessionKeys>> Dialer::prove() {
     if (!moved) {
         co_return handshake_error(moved.error());
     }
-    // Another kind of server may send less than an answer and wait: the first bytes tell.
+    // Another kind of server may send less than an answer and wait: the first bytes show it.
     std::array<char, kAnswerBytes> answer{};
     moved = co_await connection_->read_exactly(answer.data(), kMagic.size());
     if (!moved) {

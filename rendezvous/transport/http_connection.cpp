@@ -57,7 +57,7 @@ asio::awaitable<HttpConnection::Failure> HttpConnection::connect(Endpoint server
         co_await stream_.async_connect(addresses, asio::as_tuple(asio::use_awaitable));
     Failure ignored;
     if (!failure && socket().local_endpoint(ignored) == address) {
-        // A port that nobody listens on may be the one the kernel chose for us.
+        // A port without a listener may be the one the kernel chose for us.
         failure = asio::error::connection_refused;
     }
     if (failure || !tls_context_) {

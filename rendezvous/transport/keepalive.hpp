@@ -8,7 +8,7 @@
 
 namespace ddprun::rdzv {
 
-/// Has the kernel ask whether the other machine is there when nothing was heard of it for
+/// Has the kernel ask whether the other machine still answers when nothing was heard of it for
 /// Limits::keepalive_after. Failure changes nothing: then a machine that has gone is noticed when
 /// something is sent to it.
 inline void ask_when_silent(int socket, const Limits& limits) {

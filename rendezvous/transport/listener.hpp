@@ -16,10 +16,10 @@ struct Listener {
 };
 
 /// Binds and listens on `host` (a name is resolved, blocking) and `port`; 0 lets the kernel choose.
-/// Failure names host, port and reason; ErrorCode::AddressInUse means that somebody serves there.
+/// Failure names host, port and reason; ErrorCode::AddressInUse means that a server listens there.
 [[nodiscard]] Result<Listener> listen_on(const std::string& host, std::uint16_t port);
 
-/// Takes over `fd`, which somebody else bound and listens on. Failure: it is no such socket.
+/// Takes over `fd`, which another program bound and listens on. Failure: it is no such socket.
 [[nodiscard]] Result<Listener> adopt_listener(UniqueFd fd);
 
 }  // namespace ddprun::rdzv

@@ -20,7 +20,7 @@ struct NameLookup::Question {
 
     const std::string host;
     tcp::resolver resolver;
-    asio::steady_timer answered;  ///< cancelled when the answer is there, or nobody waits for it
+    asio::steady_timer answered;  ///< cancelled when the answer has come, or no caller waits for it
     bool is_done = false;
     Answer answer;
 };
@@ -48,7 +48,7 @@ asio::awaitable<NameLookup::Answer> NameLookup::resolve(std::string host, Instan
     question->answered.expires_at(until);
     const auto [woken] =
         co_await question->answered.async_wait(asio::as_tuple(asio::use_awaitable));
-    static_cast<void>(woken);  // is_done tells
+    static_cast<void>(woken);  // is_done says it
     if (question->is_done && question == last_) {
         given = question->answer;
     } else {

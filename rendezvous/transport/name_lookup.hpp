@@ -13,8 +13,8 @@
 namespace ddprun::rdzv {
 
 /// The addresses of host names, from the system's resolver on a helper thread. Nothing interrupts
-/// that one, and it may hang longer than anybody waits: only a question that nobody waits for any
-/// more outlives this object, and io_context::run() returns only after it. One thread.
+/// that one, and it may hang longer than any caller waits: only a question that no caller waits for
+/// any more outlives this object, and io_context::run() returns only after it. One thread.
 class NameLookup {
 public:
     struct Answer {

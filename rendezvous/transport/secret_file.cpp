@@ -126,7 +126,7 @@ std::optional<Error> write_whole(int fd, std::string_view text, const std::strin
     return std::nullopt;
 }
 
-// The whole file appears at once under its name, and never replaces one that is there: link() does
+// The whole file appears at once under its name, and never replaces one that exists: link() does
 // both, on network file systems too. Its result is not asked: a retried NFS request may report
 // EEXIST for the link it made itself. Only the file that exists afterwards counts.
 std::optional<Error> create_secret(const std::string& path) {

@@ -21,7 +21,7 @@ namespace ddprun::rdzv {
 /// The same of the file `path`, which is created there if it is not.
 [[nodiscard]] Result<JobSecret> load_or_create_secret_at(const std::string& path);
 
-/// The same without making a file: for those who ask a rendezvous that somebody else started.
+/// The same without making a file: for programs that ask a rendezvous which another one started.
 [[nodiscard]] Result<JobSecret> load_secret(const std::string& given);
 
 }  // namespace ddprun::rdzv

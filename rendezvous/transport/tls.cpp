@@ -22,7 +22,7 @@ std::string reason() {
     return text == nullptr ? "unknown reason" : text;
 }
 
-/// A key that needs a passphrase would ask for it on a terminal that nobody looks at.
+/// A key that needs a passphrase would ask for it on a terminal that no user watches.
 int no_passphrase(char* /*to*/, int /*size*/, int /*writes*/, void* /*data*/) {
     return -1;
 }

@@ -15,7 +15,7 @@
 /// handshake of protocol/handshake.hpp inside it, the same as without.
 namespace ddprun::rdzv {
 
-/// The first byte of whoever begins with TLS.
+/// The first byte of a peer that begins with TLS.
 inline constexpr char kTlsByte = 0x16;
 
 /// Certificates and keys of one process, read once. Immutable; one thread.

@@ -52,13 +52,13 @@ struct NodeStatus {
     Milliseconds quarantined{0};  ///< left out so much longer, if others suffice
     std::string quarantine_why;   ///< what it has done, after "it"
     std::string containment;      ///< of its workers, a word of --containment
-    /// The least that one of its ranks has told; left out like the next while nobody has watched.
+    /// The least that one of its ranks has reported; left out, like the next, without a watcher.
     std::optional<std::uint64_t> step;
     std::optional<std::uint64_t> step_ns;       ///< a step takes so long, of late
-    std::optional<std::uint64_t> memory_bytes;  ///< as HostMemory has it, as the next two
+    std::optional<std::uint64_t> memory_bytes;  ///< as in HostMemory, like the next two
     std::optional<std::uint64_t> memory_limit_bytes;
     std::optional<int> memory_pressure_permille;
-    std::string log_lost;  ///< as Progress has it
+    std::string log_lost;  ///< as in Progress
 
     bool operator==(const NodeStatus&) const = default;
 };
@@ -73,7 +73,7 @@ struct AbsentStatus {
     bool operator==(const AbsentStatus&) const = default;
 };
 
-/// Everybody's step is longer because of one rank.
+/// The steps of all ranks are longer because of one rank.
 struct SlowestStatus {
     Rank rank;
     NodeId node;
@@ -103,7 +103,7 @@ struct JobStatus {
     std::string not_durable;  ///< why a restart of the daemon would lose news of this run; or empty
     int min_nodes = 1;
     int max_nodes = 1;
-    std::string nnodes;  ///< as the flags say it; empty: an older daemon does not tell
+    std::string nnodes;  ///< as the flags say it; empty: an older daemon does not send it
     int world_size = 0;  ///< of the generation, 0 before the first
     int restarts_used = 0;
     int max_restarts = 0;
@@ -142,7 +142,7 @@ enum class OperatorAction {
     Restart,     ///< the workers save, and start anew
     Hold,        ///< no generation starts for a while
     Stop,        ///< the workers save, and the job is over
-    Grow,        ///< at least so many nodes, as soon as they are there
+    Grow,        ///< at least so many nodes, as soon as they come
     Shrink,      ///< at most so many nodes
     Quarantine,  ///< a node is left out for a while if others suffice
     Release,     ///< a node from that; without a node the job, which is held

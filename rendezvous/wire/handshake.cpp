@@ -91,7 +91,7 @@ Nonce random_nonce() {
     Nonce nonce{};
     // Up to 256 bytes come whole, or not at all when a signal arrives before the pool is ready.
     const auto size = static_cast<ssize_t>(nonce.size());
-    // The one look outside: a nonce must be one that nobody can foresee.
+    // The one input from outside: a nonce must be one that no attacker can foresee.
     while (::getrandom(nonce.data(), nonce.size(), 0) != size) {}  // tidy: allow machine_call
     return nonce;
 }

@@ -78,7 +78,7 @@ private:
 /// The rendezvous's side: read kHelloBytes, send the answer even if it refuses, read kProofBytes.
 class RendezvousHandshake {
 public:
-    /// Without a secret of operators nobody is one.
+    /// Without a secret of operators no peer is one.
     RendezvousHandshake(std::optional<JobSecret> secret, const Nonce& nonce,
                         std::optional<JobSecret> operator_secret = std::nullopt);
 

@@ -24,7 +24,7 @@ struct ErrorFile {
 /// Index in `lines` at which the last Python traceback begins; lines.size(): there is none.
 [[nodiscard]] std::size_t begin_of_traceback(const std::vector<std::string>& lines);
 
-/// The one line that tells most about why a worker failed.
+/// The one line that says most about why a worker failed.
 struct CauseLine {
     std::string text;              ///< empty: it said nothing
     bool is_stdouts_last = false;  ///< which may have nothing to do with the failure

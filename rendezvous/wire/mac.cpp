@@ -23,7 +23,7 @@ EVP_MAC_CTX* as_context(void* context) {
     return static_cast<EVP_MAC_CTX*>(context);
 }
 
-// OpenSSL fails here only without memory or with a broken installation: nothing to go on with.
+// OpenSSL fails here only without memory or with a broken installation: both are fatal.
 EVP_MAC_CTX* make_context(std::span<const unsigned char, 32> key) {
     const std::unique_ptr<EVP_MAC, FreeAlgorithm> algorithm(
         EVP_MAC_fetch(nullptr, OSSL_MAC_NAME_HMAC, nullptr));

@@ -12,7 +12,7 @@
 #include "worker_runtime/contract/store_address.hpp"
 
 /// Messages between agents and the rendezvous. Plain values; codec.hpp encodes them. A field that a
-/// peer leaves out keeps its default; a field nobody knows is ignored.
+/// peer leaves out keeps its default; an unknown field is ignored.
 namespace ddprun::rdzv {
 
 // ---------------------------------------------------------------------------------------- values
@@ -118,7 +118,7 @@ struct FailedRank {
     std::string end;     ///< in a word or two: "exit code 17", "SIGSEGV"
     int exit_code = 1;   ///< of a ddprun, if this failure had been the first
     Milliseconds at{0};  ///< since the first join
-    std::string cause;   ///< the line that tells most about it; empty: it said nothing
+    std::string cause;   ///< the line that says most about it; empty: it said nothing
 
     bool operator==(const FailedRank&) const = default;
 };
@@ -164,8 +164,8 @@ struct ReachedMoment {
     LocalRank last;                     ///< that worker
     Milliseconds age{0};                ///< from the moment to the sending
     std::optional<std::uint64_t> step;  ///< FirstStep: its number
-    /// No worker told it: it follows from what the workers' store saw, or from output. Then it is
-    /// of all nodes, and only the one with the store tells it.
+    /// No worker reported it: it follows from what the workers' store saw, or from output. Then it
+    /// is of all nodes, and only the one with the store reports it.
     bool is_estimated = false;
 
     bool operator==(const ReachedMoment&) const = default;
@@ -239,7 +239,7 @@ struct Join {
     Fingerprint fingerprint;
     bool tells_progress = false;  ///< it knows Watch
     bool shows_workers = false;   ///< it knows ReadWorkers
-    bool hears_events = false;    ///< it has somebody to tell (--notify), and knows Happened
+    bool hears_events = false;    ///< it was started with --notify, and knows Happened
     /// So many workers does the store of a generation serve if they reach it as this node's do. 0:
     /// not told, or no bound.
     int workers_max = 0;
@@ -281,7 +281,7 @@ struct Stopped {
 };
 
 /// No worker that runs here has shown a sign of life for so long that it hangs, as far as this node
-/// can tell. Sent when it begins and when it is over.
+/// knows. Sent when it begins and when it is over.
 struct Quiet {
     static constexpr std::string_view kType = "quiet";
 
@@ -295,7 +295,7 @@ struct Quiet {
 struct HangSeen {
     std::optional<Rank> rank;           ///< the one that all others wait for, as far as is known
     std::optional<std::uint64_t> step;  ///< the last one that it has told
-    std::string host;                   ///< its node, as the sign tells it
+    std::string host;                   ///< its node, as the sign names it
     std::string collective;             ///< what it has not launched; empty: not known
     std::string text;                   ///< one line without an end, for people
     /// Each node looks so often for this sign, at its own workers; 0: it is a sign of the whole job
@@ -454,7 +454,7 @@ struct Waiting {
     std::string text;
     Milliseconds waited{0};   ///< so far, of the next
     Milliseconds limit{0};    ///< then it is given up; 0: waits for ever
-    Milliseconds over_in{0};  ///< then what the text announces happens; 0: nobody knows
+    Milliseconds over_in{0};  ///< then what the text announces happens; 0: not known
 
     bool operator==(const Waiting&) const = default;
 };
@@ -501,7 +501,7 @@ struct ReadOn {
     static constexpr std::string_view kType = "read_on";
 
     std::uint64_t reader = 0;
-    bool stops = false;  ///< nobody reads any more; there is no answer
+    bool stops = false;  ///< no piece is wanted any more; there is no answer
 
     bool operator==(const ReadOn&) const = default;
 };
@@ -544,7 +544,7 @@ struct Start {
     int group_world_size = 1;
     int base_rank = 0;
     int world_size = 1;
-    int target_world_size = 0;  ///< of the largest size; 0: an older rendezvous does not tell
+    int target_world_size = 0;  ///< of the largest size; 0: an older rendezvous does not send it
     int role_base_rank = 0;
     int role_world_size = 1;
     int restart_count = 0;  ///< the run's charged worker restarts
@@ -566,7 +566,7 @@ struct Stop {
     int signal = 15;           ///< to be sent first
     Milliseconds grace{5000};  ///< from that signal to SIGKILL
     /// Another node's workers are gone by then: what all of them save together has to be saved.
-    /// 0: nobody goes sooner.
+    /// 0: no node goes sooner.
     Milliseconds within{0};
     std::string why;
 

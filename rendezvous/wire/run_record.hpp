@@ -30,7 +30,7 @@ struct Place {
     bool operator==(const Place&) const = default;
 };
 
-/// A node that was there: it is waited for, a full grace long.
+/// A node that was in the run: the daemon waits for it, a full grace long.
 struct RecordedNode {
     NodeId node;
     std::string process;

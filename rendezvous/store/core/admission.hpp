@@ -13,11 +13,11 @@ namespace ddprun::rdzv {
 /// Which addresses a store answers. Addresses are compared as numbers; nothing is ever looked up.
 class Admission {
 public:
-    /// Admits nobody.
+    /// Admits no client.
     Admission() = default;
 
-    /// Admits the numeric `addresses`, or everybody when there are none at all. Text that is no
-    /// address admits nobody and is kept in unusable(). A scope ("%eth0") is ignored.
+    /// Admits the numeric `addresses`, or every client when there are none at all. Text that is no
+    /// address admits no client and is kept in unusable(). A scope ("%eth0") is ignored.
     explicit Admission(const std::vector<std::string>& addresses);
 
     /// Admits also the addresses that `other` has listed, if there are then at most

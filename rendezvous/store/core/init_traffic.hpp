@@ -15,15 +15,15 @@ namespace ddprun::rdzv {
 struct SharedInitTraffic {
     std::atomic<std::int64_t> all_here_ns{0};
     std::atomic<std::int64_t> group_ns{0};
-    std::atomic<bool> is_over{false};  ///< set by who has read it: nothing is looked at any more
+    std::atomic<bool> is_over{false};  ///< set by the reader of them: nothing is watched any more
 };
 
 /// Watches one store: when the last expected client came, and when the default group of
 /// `torch.distributed` last asked for its own keys, once all clients have. init_process_group() is
-/// then over, or close to it: an estimate, for programs that tell nothing. On the store's thread.
+/// then over, or close to it: an estimate, for programs that report nothing. On the store's thread.
 class InitTraffic {
 public:
-    /// `expected`: the world size; 0: nothing is looked at. `shared` outlives this.
+    /// `expected`: the world size; 0: nothing is watched. `shared` outlives this.
     InitTraffic(std::size_t expected, SharedInitTraffic& shared);
 
     /// A reader still waits for the findings: else no function below needs to be called.

@@ -223,7 +223,7 @@ std::size_t StoreQueues::pop(std::string_view name, StoreValue& element) {
     const std::size_t length = queue.elements.size();
     element = std::move(queue.elements.front());
     queue.elements.pop_front();
-    // An element that somebody was told of has been taken by another client: that news is void.
+    // An element that one client was told of has been taken by another one: that news is void.
     while (queue.told.size() > queue.elements.size()) {
         const auto [begin, end] = told_.equal_range(queue.told.front());
         told_.erase(

@@ -46,8 +46,8 @@ public:
     /// The key `name` has a value: adds to `released` those who now wait for nothing more.
     void key_appeared(std::string_view name, std::vector<StoreClient>& released);
 
-    /// An element of the queue `name` is free: tells the client that waits longest, and adds it to
-    /// `released` if it waits for nothing more. Returns nothing if no client waits for the name.
+    /// An element of the queue `name` is free: notifies the client that waits longest, and adds it
+    /// to `released` if it waits for nothing more. Returns nothing if no client waits for the name.
     std::optional<StoreClient> element_appeared(std::string_view name,
                                                 std::vector<StoreClient>& released);
 
@@ -106,8 +106,8 @@ private:
 };
 
 /// The queues of a store. A waiting client that is told of an element does not have it yet: it
-/// still has to ask. So the queues remember who was told, tell one client per element, and offer
-/// the element to the next one when the told client does something else or goes away.
+/// still has to ask. So the queues remember which client was told, notify one client per element,
+/// and offer it to the next one when the told client does something else or goes away.
 class StoreQueues {
 public:
     void push(std::string_view name, StoreValue element);
@@ -123,8 +123,8 @@ public:
     /// Queues that have elements.
     [[nodiscard]] std::size_t size() const { return queues_.size(); }
 
-    /// Tells waiting clients of the elements nobody was told of, oldest client first, and adds
-    /// those who now wait for nothing more to `released`.
+    /// Notifies waiting clients of the elements that none was told of, oldest client first, and
+    /// adds those who now wait for nothing more to `released`.
     void offer(std::string_view name, StoreWaiters& waiters, std::vector<StoreClient>& released);
 
     /// The client acts or is gone: forgets what it was told. Returns the queues concerned, which

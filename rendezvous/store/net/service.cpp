@@ -76,7 +76,7 @@ StoreService::StoreService(int epoll_fd, const Limits& limits, const StoreServer
     if (!listener_.is_open()) {
         return;
     }
-    // accept4() must never block, whoever made the socket.
+    // accept4() must never block, whichever process made the socket.
     const int flags = ::fcntl(listener_.get(), F_GETFL);
     ::fcntl(listener_.get(), F_SETFL, flags | O_NONBLOCK);
     if (!control(epoll_fd_, EPOLL_CTL_ADD, listener_.get(), EPOLLIN, kListenerEvent)) {
@@ -86,7 +86,7 @@ StoreService::StoreService(int epoll_fd, const Limits& limits, const StoreServer
 }
 
 StoreService::~StoreService() {
-    // The socket before the clients: who sees its connection end finds nobody listening. Others may
+    // The socket before the clients: a client whose connection ends finds no listener. Others may
     // hold a duplicate of it, so closing alone would leave it in the epoll set.
     static_cast<void>(control(epoll_fd_, EPOLL_CTL_DEL, listener_.get(), 0, 0));
     listener_.reset();
@@ -114,7 +114,7 @@ void StoreService::on_turn(std::span<const epoll_event> events) {
             continue;
         }
         // The client may have been disconnected, even replaced, by an earlier event of the same
-        // turn. Then nobody is there, or nothing is found to read.
+        // turn. Then no session exists, or it finds nothing to read.
         const std::uint64_t client = event.data.u64 - kFirstClientEvent;
         if (client < clients_.size() && clients_[client].session) {
             clients_[client].session->on_event(event.events);
@@ -259,7 +259,7 @@ void StoreService::adopt(UniqueFd fd, std::string_view first_bytes) {
     closed_.clear();
 }
 
-/// The session of a client who is admitted. It may be closed at once, but is there until closed_ is
+/// The session of a client that is admitted. It may be closed at once, but exists until closed_ is
 /// cleared.
 StoreSession* StoreService::take(UniqueFd fd, const sockaddr_storage& peer) {
     if (!admission_.admits(peer)) {

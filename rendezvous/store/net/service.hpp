@@ -40,7 +40,7 @@ public:
                  SharedStoreCounts& counts, std::unique_ptr<StoreBackend> backend, UniqueFd socket,
                  const std::vector<std::string>& admitted, Admission earlier,
                  std::size_t expected_clients);
-    /// Closes the socket, then disconnects everybody.
+    /// Closes the socket, then disconnects every client.
     ~StoreService();
     StoreService(const StoreService&) = delete;
     StoreService& operator=(const StoreService&) = delete;

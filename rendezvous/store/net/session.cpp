@@ -93,8 +93,8 @@ void StoreSession::on_room() {
     }
 }
 
-/// Reads until there is nothing more, because the epoll set tells only once of what has come. When
-/// less came than there was room for, nothing more is there, unless the end is (`is_ending`). A
+/// Reads until there is nothing more, because the epoll set reports only once what has come. If
+/// less came than there was room for, nothing more has come, unless the end has (`is_ending`). A
 /// client that sends faster than it is read lets the others have their turn after a while.
 void StoreSession::read(bool is_ending) {
     constexpr int kReadsPerTurn = 16;

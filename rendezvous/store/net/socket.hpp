@@ -27,7 +27,7 @@ struct StoreSocket {
 [[nodiscard]] Result<StoreSocket> listen_for_store(const std::string& host, std::uint16_t port);
 
 /// Keeps a port for the store of another process, which may listen on it while this socket lives,
-/// as often as it likes; the kernel gives the port to nobody who asks for any. Otherwise as
+/// as often as it likes; the kernel gives the port to no process that asks for any. Otherwise as
 /// listen_for_store().
 [[nodiscard]] Result<StoreSocket> keep_port_for_store(const std::string& host, std::uint16_t port);
 

@@ -38,7 +38,7 @@ struct StoreOperationCount {
     std::uint64_t time_ns = 0;  ///< to carry these out
 };
 
-/// Two looks at the clock for each request would cost more than many a request does.
+/// Reading the clock twice for each request would cost more than many a request does.
 inline constexpr std::uint64_t kStoreTimedOf = 16;
 
 inline constexpr std::size_t kStoreKinds = static_cast<std::size_t>(StoreOpcode::Barrier) + 1;
@@ -76,7 +76,7 @@ class StoreService;
 /// outlives whatever happens there: service, sessions and backend hold plain references. Clients
 /// that connected to the socket before serve() wait in the kernel's backlog and are answered then.
 /// The thread is started by the first serve(). All methods are called by one (other) thread and
-/// return at once, except the destructor, which disconnects everybody and joins.
+/// return at once, except the destructor, which disconnects every client and joins.
 class StoreServer {
 public:
     /// Takes one line for people. It is called on the store's thread, so it hands the line on and

@@ -132,7 +132,7 @@ Result<std::size_t> RequestSplitter::split(std::string_view bytes) {
     return position_;
 }
 
-/// Reads the opcode and goes on with its fields.
+/// Reads the opcode and continues with its fields.
 Result<bool> RequestSplitter::begin(std::string_view bytes) {
     if (position_ == bytes.size()) {
         return false;

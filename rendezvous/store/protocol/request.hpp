@@ -54,7 +54,7 @@ inline constexpr std::uint32_t kStoreMagic = 0x3C85F7CE;
 [[nodiscard]] bool may_grow_store(StoreOpcode opcode);
 
 /// Finds where the requests of one connection end. It remembers how far it has looked, so bytes may
-/// arrive in any segmentation and none is looked at twice. A length is checked against Limits as
+/// arrive in any segmentation and none is examined twice. A length is checked against Limits as
 /// soon as it has arrived, before what it announces. The first request must be VALIDATE with the
 /// right magic; a later VALIDATE is refused. After RELAY every request begins with the list of the
 /// clients that send it.

@@ -108,7 +108,7 @@ public:
     }
 
 private:
-    /// Begins to; on failure everybody is disconnected.
+    /// Begins to; on failure every client is disconnected.
     bool connect(StoreReplies& replies) {
         sockaddr_storage address{};
         socklen_t size = 0;
@@ -141,7 +141,7 @@ private:
         return true;
     }
 
-    /// Once a turn: the epoll set tells again of what is left.
+    /// Once a turn: the epoll set reports again what is left.
     bool read(StoreReplies& replies) {
         const ssize_t count = ::recv(socket_.get(), scratch_.data(), scratch_.size(), MSG_DONTWAIT);
         if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {

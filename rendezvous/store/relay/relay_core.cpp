@@ -38,7 +38,7 @@ bool has_no_reply(StoreOpcode opcode) {
            opcode == StoreOpcode::MultiSet || opcode == StoreOpcode::QueuePush;
 }
 
-/// The store answers it, or disconnects its client, before it looks at what follows.
+/// The store answers it, or disconnects its client, before it reads what follows.
 bool is_answered_at_once(StoreOpcode opcode) {
     switch (opcode) {
         case StoreOpcode::Wait:
@@ -207,7 +207,7 @@ Result<bool> RelayCore::read_header(std::string_view& bytes) {
     return true;
 }
 
-/// A client may have left meanwhile; then nobody is there.
+/// A client may have left meanwhile; its reply is then dropped.
 void RelayCore::pass_on(std::string_view bytes, StoreReplies& replies) {
     if (bytes.empty() && left_ > 0) {
         return;

@@ -48,7 +48,7 @@ public:
     /// people, the connection to the store is of no use.
     [[nodiscard]] Result<void> take_replies(std::string_view bytes, StoreReplies& replies);
 
-    /// The connection to the store is over: everybody is disconnected, and the next connection
+    /// The connection to the store is over: every client is disconnected, and the next connection
     /// begins anew.
     void lose_store(StoreReplies& replies);
 
