@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -82,26 +81,13 @@ Error none_of(const RunWanted& wanted) {
 struct Candidate {
     std::string folder;
     std::optional<agent::RunNote> note;
-    std::optional<Milliseconds> ended;  ///< since 1970; none: it may be at work
 
     [[nodiscard]] std::string job() const { return note ? note->job : std::string(); }
     [[nodiscard]] std::string node() const { return note ? note->hostname : std::string(); }
 };
 
 Candidate candidate_at(const std::string& folder) {
-    std::optional<agent::RunNote> note = agent::read_run_note(folder);
-    return {.folder = folder, .note = note, .ended = note ? note->ended : std::nullopt};
-}
-
-/// When the run in `folder` last recorded an event.
-std::optional<Milliseconds> last_event(const std::string& folder) {
-    struct stat status {};
-    if (::stat((folder + "/" + agent::kEventsName).c_str(), &status) != 0) {
-        return std::nullopt;
-    }
-    return std::chrono::duration_cast<Milliseconds>(
-        std::chrono::seconds(status.st_mtim.tv_sec) +
-        std::chrono::nanoseconds(status.st_mtim.tv_nsec));
+    return {.folder = folder, .note = agent::read_run_note(folder)};
 }
 
 /// Whether they are nodes of one life of one job. Two jobs of one node may have one name.
@@ -110,10 +96,10 @@ bool are_of_one_job(const Candidate& one, const Candidate& other) {
         one.note->rendezvous.empty() || other.note->rendezvous.empty()) {
         return false;
     }
-    const auto ends_before = [](const Candidate& left, const Candidate& right) {
-        return left.ended && *left.ended < right.note->started;
+    const auto ends_before = [](const agent::RunNote& left, const agent::RunNote& right) {
+        return left.ended && *left.ended < right.started;
     };
-    return !ends_before(one, other) && !ends_before(other, one) &&
+    return !ends_before(*one.note, *other.note) && !ends_before(*other.note, *one.note) &&
            is_same_rendezvous(one.note->rendezvous, other.note->rendezvous);
 }
 
@@ -179,12 +165,9 @@ Result<ChosenJob> choose_ended(const RunWanted& wanted) {
         if (!wanted.name.empty() && !is_named(run.path, wanted.name)) {
             continue;
         }
-        Candidate found = candidate_at(run.path);
-        if (run.state == agent::RunState::Dead) {
-            found.ended = last_event(run.path);  // Its ddprun was killed, and wrote no end.
-        }
+        const Candidate found = candidate_at(run.path);
         if (fitting.empty() || are_of_one_job(fitting.front(), found)) {
-            fitting.push_back(std::move(found));  // the newest come first
+            fitting.push_back(found);  // the newest come first
         }
     }
     // A path that cannot be looked at is no run's, as one that is not there.

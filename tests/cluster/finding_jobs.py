@@ -170,24 +170,6 @@ class FindingJobs(WaitingWorkersTest):
         self.check_page(killed, exit_code=None)
         self.assertIn("no run here is nothing", self.ctl("status", "nothing", code=1).stderr)
 
-    def test_a_killed_run_is_no_node_of_a_later_one(self):
-        job, port = self.name("again"), "0"
-        for is_killed in (True, False):
-            daemon = self.start("ddprun-rendezvous", "--port", port)
-            endpoint = self.wait_for(daemon, r"listening on (127\.0\.0\.1:\d+)").group(1)
-            port = endpoint.partition(":")[2]
-            nodes = self.two_nodes(job, endpoint)
-            self.begin(*nodes)
-            if is_killed:
-                for node in nodes:
-                    node.kill()
-                    node.wait(PATIENCE_S)
-            else:
-                self.end(*nodes)
-            daemon.kill()
-            daemon.wait(PATIENCE_S)
-            self.assertEqual(len(self.logs_named(job)), 2)
-
     def test_a_report_that_another_program_wrote_is_shown_as_far_as_it_goes(self):
         folder = self.path("odd")
         os.mkdir(folder)
@@ -199,10 +181,6 @@ class FindingJobs(WaitingWorkersTest):
             self.assertIn("HOST", text)
             self.assertNotIn("\x1b", text)
             self.assertNotIn("more", text)
-
-    def logs_named(self, job):
-        """The folders that the status of a job that is over names."""
-        return re.findall(r"(?m)^  logs    (/\S+) of ", self.ctl("status", job).stdout)
 
     def check_page(self, job, exit_code):
         """The page of a job that is over, from a folder of it."""
