@@ -30,7 +30,7 @@ struct LaunchPlan {
     std::uint16_t endpoint_port = kRendezvousPort;
     /// Endpoints of more daemons, one of which leads. A site runs them: none is started here then.
     std::vector<rdzv::Endpoint> other_endpoints;
-    std::optional<Place> place;     ///< of the scheduler that has started us; none: no scheduler has
+    std::optional<Place> place;     ///< of the scheduler that started us; none: no scheduler did
     bool takes_place = false;       ///< the number of nodes, rank and endpoint are the place's
     std::uint16_t master_port = 0;  ///< of an agent's store; 0: the kernel chooses
     std::string secret_file;        ///< empty: the default place
