@@ -43,10 +43,10 @@ public:
     /// `loss` times the scale, in the same graph.
     [[nodiscard]] torch::Tensor scale(const torch::Tensor& loss) const;
 
-    /// Divides the gradients of `optimizer` by the scale, in place, to be clipped or read. An
-    /// error, and nothing changed, if that has been done since the last update(), or if a gradient is
-    /// float16 itself: parameters of mixed precision are float32. An error of the group leaves the
-    /// gradients divided and the step undecided.
+    /// Divides the gradients of `optimizer` by the scale, in place, to be clipped or read.
+    /// An error, and nothing changed, if that has been done since the last update(), or if a
+    /// gradient is float16 itself: parameters of mixed precision are float32. An error of the group
+    /// leaves the gradients divided and the step undecided.
     [[nodiscard]] Result<void> unscale(torch::optim::Optimizer& optimizer);
 
     /// unscale(), if it was not called; then optimizer.step(), unless a gradient on any rank is not
