@@ -21,9 +21,9 @@ struct Limits {
     Milliseconds answer_timeout{6000};
     /// from the handshake to the join: two checks of a machine; who takes longer connects again
     Milliseconds join_deadline{120000};
-    Milliseconds keepalive_after{15000};    ///< nothing heard: then the kernel probes the peer
-    Milliseconds keepalive_interval{5000};  ///< between these probes
-    std::size_t half_open_max = 2048;       ///< connections in the handshake at once
+    Milliseconds keepalive_after{15000};         ///< nothing heard: then the kernel probes the peer
+    Milliseconds keepalive_interval{5000};       ///< between these probes
+    std::size_t half_open_max = 2048;            ///< connections in the handshake at once
     std::size_t half_open_per_source_max = 512;  ///< of these, from one address
     Milliseconds half_open_grace{250};  ///< no younger one is closed to make room for another
     /// with TLS, read from a peer that has not proved itself: certificates and all
