@@ -9,7 +9,7 @@ enum class ErrorCode {
     InvalidArgument,   ///< a flag, variable or value that the user gave cannot be used
     NotFound,          ///< a file, program or name does not exist
     PermissionDenied,  ///< it exists and this user may not use it
-    AddressInUse,      ///< somebody else listens there
+    AddressInUse,      ///< another socket listens there
     Unreachable,       ///< a host or endpoint could not be resolved or refused the connection
     Refused,           ///< the peer understood and said no
     BadSecret,         ///< the two sides do not hold the same job secret

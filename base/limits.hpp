@@ -21,9 +21,9 @@ struct Limits {
     Milliseconds answer_timeout{6000};
     /// from the handshake to the join: two checks of a machine; who takes longer connects again
     Milliseconds join_deadline{120000};
-    Milliseconds keepalive_after{15000};    ///< nothing heard: whether the other machine is there
-    Milliseconds keepalive_interval{5000};  ///< between these questions
-    std::size_t half_open_max = 2048;       ///< connections in the handshake at once
+    Milliseconds keepalive_after{15000};         ///< nothing heard: then the kernel probes the peer
+    Milliseconds keepalive_interval{5000};       ///< between these probes
+    std::size_t half_open_max = 2048;            ///< connections in the handshake at once
     std::size_t half_open_per_source_max = 512;  ///< of these, from one address
     Milliseconds half_open_grace{250};  ///< no younger one is closed to make room for another
     /// with TLS, read from a peer that has not proved itself: certificates and all
@@ -47,15 +47,15 @@ struct Limits {
     Milliseconds link_silence_max{1500};   ///< beats unanswered: the agent looks for another daemon
     Milliseconds reconnect_grace{5000};    ///< a restarted daemon waits so long for each node
     Milliseconds adoption_patience{3000};  ///< without a journal: for nodes that agree
-    /// a restored run nobody has come back to is kept: the longest default of --rdzv-lost-timeout
+    /// a restored run to which no node comes back is kept: longest default of --rdzv-lost-timeout
     Milliseconds restored_run_kept{600000};
-    /// hold-ups excuse silence no longer, themselves not counted: twice reconnect_grace
+    /// longest silence that a stalled daemon excuses, its stalls not counted: twice reconnect_grace
     Milliseconds doubted_silence_max{10000};
     Milliseconds verdict_kept{60000};  ///< a closed run answers late members this long
     std::size_t nodes_max = 16384;     ///< members and spares of one run
     std::size_t jobs_max = 1024;       ///< runs of one daemon
     int slots_max = 1024;              ///< workers of one node; clients in one relay frame
-    int node_losses_max = 1'000'000;   ///< of one run; what a node tells of more is not believed
+    int node_losses_max = 1'000'000;   ///< of one run; a node that reports more is not believed
     int cpus_max = 1 << 16;            ///< of one machine; far above any kernel's NR_CPUS
     std::size_t name_bytes_max = 255;  ///< job ids, node ids, host names, roles
     std::size_t addresses_max = 64;    ///< interfaces one node may name
@@ -139,7 +139,7 @@ struct Limits {
     std::size_t typed_bytes_max = std::size_t{1} << 20;
     std::size_t say_lines_max = 1024;      ///< own lines that wait for a stopped console
     Milliseconds evidence_timeout{2000};   ///< a disk that hangs longer costs the last words
-    Milliseconds explain_every{1000};      ///< the rendezvous tells those who wait why, on change
+    Milliseconds explain_every{1000};      ///< waiting nodes get the reason, when it changes
     std::size_t strangers_named_max = 16;  ///< addresses that were turned away before they joined
     Milliseconds say_waiting_after{2000};  ///< the first explanation of a wait on the console
     Milliseconds say_waiting_every{5000};  ///< between two explanations of one wait
@@ -170,7 +170,7 @@ struct Limits {
 
     // Hangs.
     Milliseconds hang_timeout_min{1000};  ///< the least that --hang-timeout may be
-    Milliseconds gpu_look_timeout{5000};  ///< one look at GPUs; a driver may never answer
+    Milliseconds gpu_look_timeout{5000};  ///< one check of GPUs; a driver may never answer
     Milliseconds stacks_timeout{2000};    ///< for the stacks of a node's workers to be saved
     std::size_t stacks_bytes_max = std::size_t{16} << 20;  ///< of one worker; of its flight record
 
@@ -220,21 +220,21 @@ struct Limits {
     std::size_t notice_answer_bytes_max = 65536;  ///< read of what a URL answers
 
     // Warm starts.
-    /// workers that tell neither their imports nor their steps run so long before standbys for the
-    /// next ones are prepared: past their first steps
+    /// workers that report neither imports nor steps run so long before standbys for the next ones
+    /// are prepared: past their first steps
     Milliseconds standby_after{5000};
-    /// workers that tell their imports have imported nothing for so long before that; those that
-    /// tell their steps are asked for the first one as often
+    /// workers that report imports have imported nothing for so long before that; workers that
+    /// report steps are asked for the first step as often
     Milliseconds standby_quiet{1000};
-    /// workers that tell their steps may take so long for the first before they are taken to be
-    /// past it
+    /// workers that report steps may take so long for the first before they are taken to be past
+    /// it
     Milliseconds standby_first_step_max{60000};
     /// names of modules that a worker has imported; in one message to a standby, with room for more
     std::size_t standby_imports_bytes_max = std::size_t{48} << 10;
     /// of memory, what a standby is taken to need until one was measured: torch and _dynamo, twice
     std::uint64_t standby_memory_guess = std::uint64_t{600} << 20;
     int standby_memory_reserve = 10;  ///< percent of the memory that stay free beside standbys
-    /// memory is short when somebody has waited for it so long in memory_stall_window
+    /// memory is short when a task has waited for it so long within memory_stall_window
     Milliseconds memory_stall{200};
     /// the kernel's own bounds are 0.5 and 10 s; who is not root may have multiples of 2 s only
     Milliseconds memory_stall_window{2000};

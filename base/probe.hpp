@@ -1,8 +1,8 @@
 #pragma once
 
 /// DDP_PROBE(name) marks a rare branch. In the simulator's own build of the cores each is counted,
-/// and those that a long run never reached are listed (ddprun-sim --probes): a branch that no fault
-/// reaches is judged by nobody. Nothing of it is left in any other build.
+/// and those that a long run never reached are listed (ddprun-sim --probes): no check
+/// judges a branch that no fault reaches. Any other build has nothing of it.
 
 #ifdef DDPRUN_WITH_PLANTED_BUGS
 
@@ -14,7 +14,7 @@
 
 namespace ddprun {
 
-/// By name, how often each probe of this program was passed; those that never were are there, too.
+/// By name, how often each probe of this program was passed; 0 for a probe that never was.
 inline std::map<std::string_view, std::uint64_t>& probes() {
     static std::map<std::string_view, std::uint64_t> all;
     return all;
@@ -27,7 +27,7 @@ struct ProbeName {
     char text[length] = {};
 };
 
-/// One of each name, known before main() because pass() is there.
+/// One of each name, known before main() because the program has a call of pass().
 template <ProbeName name>
 struct Probe {
     static void pass() { ++count; }

@@ -10,7 +10,7 @@ namespace ddprun {
 /// jobs does not depend on them.
 struct ReadAheadLimits {
     // Reading a checkpoint ahead.
-    std::size_t read_ahead_places_max = 16;   ///< of checkpoints, that a node's workers tell
+    std::size_t read_ahead_places_max = 16;   ///< of checkpoints, that a node's workers report
     std::size_t read_ahead_files_max = 4096;  ///< of one checkpoint, as a manifest may have
     int read_ahead_folders_deep = 2;          ///< below a checkpoint's own; libraries nest no more
     std::size_t read_ahead_piece = std::size_t{1} << 20;  ///< bytes read at once

@@ -16,7 +16,7 @@ struct RuntimeLimits {
     /// for engines that another thread aborts: an abort takes milliseconds, and a program that goes
     /// on meanwhile may end, which an engine that is being aborted may not survive
     Milliseconds abort_wait{10'000};
-    /// for the other ranks, to tell through the store that they wait for the same collective
+    /// for the other ranks to report through the store that they wait for the same collective
     Milliseconds late_answer{1000};
     /// NCCL's own time-out comes so much after a group's: it ends the process, the group's does not
     Milliseconds nccl_timeout_slack{600'000};

@@ -27,7 +27,7 @@ void Child::adopt(StartedProgram started) {
     DDP_CHECK(pid_ == 0 && started.pid > 0, pid_, started.pid);
     pid_ = started.pid;
     if (started.pidfd.is_open()) {
-        // If the kernel cannot watch it SIGCHLD tells, as on kernels without.
+        // If the kernel cannot watch the pidfd, SIGCHLD reports the end, as on kernels without one.
         static_cast<void>(give_to_loop(pidfd_, std::move(started.pidfd)));
     }
 }

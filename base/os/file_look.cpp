@@ -14,7 +14,7 @@ FileLook::FileLook(boost::asio::io_context& io) : shared_(std::make_shared<Share
 FileLook::~FileLook() {
     shared_->close();
     if (is_asked()) {
-        // It may hang in the kernel for ever, and touches nothing but what it shares with nobody.
+        // It may hang in the kernel for ever; it touches only data that no other thread uses.
         thread_.detach();  // tidy: allow detach
     }
 }

@@ -12,10 +12,10 @@
 
 namespace ddprun {
 
-/// Looks at files on a thread of its own, for a file system (of a network, that stalls) may block
-/// who asks it for as long as it likes. One look at a time: one that hangs is left to its thread,
-/// and there is no second one before it has an answer. Owned and called by the thread of `io`,
-/// whose run it outlives.
+/// Checks files on a thread of its own, because a file system (of a network, that stalls) may block
+/// its caller without bound. One look at a time: one that hangs is left to its thread, and no
+/// second one begins before it has an answer. Owned and called by the thread of `io`, whose run it
+/// outlives.
 class FileLook {
 public:
     explicit FileLook(boost::asio::io_context& io);
@@ -54,7 +54,7 @@ private:
 
     private:
         std::mutex mutex_;
-        boost::asio::io_context* io_;  ///< null: nobody waits for an answer any more
+        boost::asio::io_context* io_;  ///< null: its FileLook is gone, answers are dropped
     };
 
     [[nodiscard]] bool run(std::function<void()> work);

@@ -4,7 +4,7 @@
 
 namespace ddprun {
 
-/// As the kernel has it; "localhost" if it does not tell.
+/// The kernel's; "localhost" if it reports none.
 [[nodiscard]] std::string host_name();
 
 /// The identity of a machine or container. A value that could not be read is empty.

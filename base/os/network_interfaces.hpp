@@ -7,7 +7,7 @@
 
 namespace ddprun {
 
-/// In the kernel's order; empty if it does not tell.
+/// In the kernel's order; empty if it reports none.
 [[nodiscard]] std::vector<NetworkInterface> network_interfaces();
 
 /// The name of the one that is up and has `address`; empty: none has.

@@ -12,7 +12,7 @@
 namespace ddprun {
 
 Result<void> make_own_folder(const std::string& path, std::string_view what) {
-    std::error_code ignored;  // mkdir tells what is wrong with them
+    std::error_code ignored;  // mkdir reports what is wrong with them
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
     if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
         return system_error(errno, fmt::format("cannot make {} {}", what, path));

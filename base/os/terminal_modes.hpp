@@ -26,7 +26,7 @@ public:
     /// These, but bytes pass as they are in both directions.
     [[nodiscard]] TerminalModes as_raw() const;
 
-    /// These, which are raw, but a read returns at once, with what is there.
+    /// These, which are raw, but a read returns at once, with the bytes that have come.
     [[nodiscard]] TerminalModes without_wait() const;
 
     /// A line feed that is written becomes a carriage return and a line feed.

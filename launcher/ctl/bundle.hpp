@@ -13,7 +13,7 @@ namespace ddprun::launcher {
 /// is in it. Blocks as take_stacks() does.
 [[nodiscard]] Result<std::string> bundle_of(const std::string& folder);
 
-/// Writes `bundle` to `path`, in place of what is there, for this user's eyes only. A file in a
+/// Writes `bundle` to `path`, in place of an older file, for this user's eyes only. A file in a
 /// folder that this user may not write to is written itself: who has it open reads the bundle.
 [[nodiscard]] Result<void> write_bundle(const std::string& path, const std::string& bundle);
 

@@ -139,7 +139,7 @@ private:
     std::uint64_t last_reading_ = 0;
 };
 
-/// Whose the other end of `connected` is: on the loopback the kernel tells.
+/// The other end of `connected` is this user's or root's: on the loopback the kernel reports it.
 bool is_of_this_user(const tcp::socket& connected) {
     error_code failure;
     const tcp::endpoint peer = connected.remote_endpoint(failure);
@@ -219,7 +219,7 @@ private:
     std::uint64_t last_connection_ = 0;
 };
 
-/// The node whose folder it is, as a rendezvous tells of one.
+/// The node of this folder, in the fields with which a rendezvous reports a node.
 ordered_json closed_node(const ordered_json& node, const ordered_json& state) {
     ordered_json closed = {{"node", field_of(node, "host")},
                            {"hostname", field_of(node, "host")},

@@ -17,7 +17,7 @@
 
 namespace ddprun::launcher {
 
-/// Takes the next piece of an answer; false: nobody reads it any more.
+/// Takes the next piece of an answer; false: its reader is gone.
 using TakePiece = std::function<bool(std::string_view piece)>;
 
 struct HttpAnswer {
@@ -47,7 +47,7 @@ public:
     /// The same; it must be what was asked for.
     [[nodiscard]] Result<std::string> read_all();
 
-    /// Gives the answer to `take` as it comes, until it ends or nobody reads it any more.
+    /// Gives the answer to `take` as it comes, until it ends or `take` returns false.
     [[nodiscard]] Result<void> copy_to(const TakePiece& take);
 
 private:

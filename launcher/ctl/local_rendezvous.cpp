@@ -47,7 +47,7 @@ void add_sockets(const fs::path& process, std::set<std::string>& inodes) {
     });
 }
 
-/// For whoever connects to what listens at `address`, perhaps at all of this machine's.
+/// The address of a socket that listens at `address`, perhaps a wildcard, for its clients.
 std::string way_to(const std::string& address) {
     return address == "0.0.0.0" ? "127.0.0.1" : address == "::" ? "::1" : address;
 }

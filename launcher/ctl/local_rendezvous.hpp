@@ -17,7 +17,7 @@ struct RendezvousHere {
 [[nodiscard]] RendezvousHere rendezvous_here(const std::string& log_dir, const std::string& job);
 
 /// Whether both lists have an endpoint of one daemon, as far as names and this machine's addresses
-/// tell. Blocks as above.
+/// show. Blocks as above.
 [[nodiscard]] bool is_same_rendezvous(const std::string& one, const std::string& other);
 
 }  // namespace ddprun::launcher

@@ -170,7 +170,7 @@ Result<ChosenJob> choose_ended(const RunWanted& wanted) {
             fitting.push_back(found);  // the newest come first
         }
     }
-    // A path that cannot be looked at is no run's, as one that is not there.
+    // A path that cannot be read is no run's, like one that does not exist.
     std::error_code failure;
     if (fitting.empty() && !wanted.name.empty() && fs::is_directory(wanted.name, failure)) {
         fitting.push_back(candidate_at(wanted.name));

@@ -28,7 +28,7 @@ namespace ddprun::launcher {
 /// The folder in which the newest worker of that rank writes; empty if there has been none.
 [[nodiscard]] std::string folder_of_rank(const std::string& run, int rank);
 
-/// Whether the run is over: its report is there.
+/// Whether the run is over: its report exists.
 [[nodiscard]] bool is_run_over(const std::string& run);
 
 }  // namespace ddprun::launcher

@@ -93,8 +93,8 @@ void LogReader::read(const std::function<void(std::string_view)>& take) {
         if (count > 0) {
             take(std::string_view(piece.data(), static_cast<std::size_t>(count)));
         } else if (count == 0 || errno != EINTR) {
-            // The name is looked at only after the end: what was written before the file was set
-            // aside has been read by then, or comes with one more look.
+            // The name is checked only at the end of the file: bytes written before the file was
+            // set aside have been read by then, or come with one more read.
             if (is_same_file(file_.get(), path_)) {
                 return;
             }

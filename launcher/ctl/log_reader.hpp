@@ -18,7 +18,7 @@ public:
     /// `path`: the log that is written, which need not exist yet.
     explicit LogReader(std::string path);
 
-    /// Leaves out all but the last `count` lines of what is there now, in full files too.
+    /// Leaves out all but the last `count` lines of the logs as they are now, in full files too.
     void skip_to_last(std::size_t count);
 
     /// Hands over everything that has been written since, piece by piece.

@@ -17,7 +17,7 @@ namespace ddprun::launcher {
 
 namespace {
 
-constexpr int kRanksMax = 1 << 20;  ///< in one heading that somebody else has written
+constexpr int kRanksMax = 1 << 20;  ///< in one heading that another program has written
 
 /// A part of a rank's file: "--- " and its title begin it, but the first, which is the kernel's.
 struct Section {
@@ -67,7 +67,7 @@ std::string without_numbers(std::string line, std::string_view word,
     return line;
 }
 
-/// Two lines that have the same one tell the same; empty: it tells nothing that could be equal.
+/// Lines with equal keys say the same; empty: the line has nothing that could be equal.
 std::string key_of_line(std::string line) {
     constexpr std::string_view kCall = "    system call ";
     if (line.starts_with("rank ") || line.starts_with("  command ")) {

@@ -9,9 +9,9 @@
 
 namespace ddprun::launcher {
 
-/// The ddprun that writes a run's logs: it holds a lock on the run's folder for as long as it
-/// lives. A child waits for that lock, because the kernel tells of a lock's release only to who
-/// waits for it. The child is killed and reaped by the destructor, and dies with this process.
+/// The ddprun that writes a run's logs: it holds a lock on the run's folder while it lives. A child
+/// waits for that lock: the kernel reports a lock's release only to a process that waits for it.
+/// The destructor kills and reaps the child, which dies with this process, too.
 class RunWriter {
 public:
     explicit RunWriter(const std::string& run);

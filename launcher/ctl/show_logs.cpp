@@ -53,7 +53,7 @@ public:
 
     [[nodiscard]] bool is_set() const { return is_set_; }
 
-    /// A zero byte ends what is looked at.
+    /// The search ends at a zero byte.
     [[nodiscard]] bool is_in(const std::string& line) const {
         return ::regexec(&compiled_, line.c_str(), 0, nullptr, 0) == 0;
     }

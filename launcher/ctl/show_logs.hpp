@@ -24,7 +24,7 @@ struct LogsQuestion {
     std::string run;       ///< its folder, in place of the first three; empty: not given
     std::string host;      ///< of each line, which begins with `[rank host] `; empty: not told
     std::size_t line_bytes_max = 0;  ///< 0: Limits::console_line_bytes_max
-    int until_fd = -1;               ///< who follows ends when it does; then nobody is told why
+    int until_fd = -1;               ///< following ends when this does, without a message
 };
 
 /// Writes what the newest workers of a run on this node have written, or those of one generation:

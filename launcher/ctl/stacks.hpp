@@ -14,8 +14,8 @@ struct TakenStacks {
     std::string hint;    ///< a line about what would show more; empty: nothing would
 };
 
-/// Has the stacks of the workers taken that the ddpruns of the runs in `folders` tell of, nodes of
-/// one job: of `ranks`, or of all if these are empty. No worker is ended, and none waits longer
+/// Has stacks taken of the workers that the ddpruns of the runs in `folders`, nodes of one job,
+/// report: of `ranks`, or of all if these are empty. No worker is ended, and none waits longer
 /// than a tool holds it: Python's does not, a debugger does while it reads. Blocks for
 /// WatchLimits::asked_stacks_timeout at the longest. NotFound: they have no such rank, or none that
 /// runs.

@@ -10,7 +10,7 @@
 
 namespace ddprun::launcher {
 
-/// A TCP socket of this machine, as the kernel tells everybody of it.
+/// A TCP socket of this machine, as the kernel reports it to every process.
 struct TcpSocket {
     rdzv::Endpoint local;   ///< an IPv4 address inside IPv6 as IPv4's
     rdzv::Endpoint remote;  ///< port 0: it listens

@@ -28,7 +28,7 @@ struct MachineFacts {
     std::optional<double> cpu_quota;    ///< CPUs' worth of time; none: no bound, or unknown
     std::optional<int> outgoing_ports;  ///< net.ipv4.ip_local_port_range
     std::optional<bool> is_rendezvous_port_free;
-    std::optional<std::vector<GpuHealth>> gpus;  ///< none: no driver of NVIDIA tells
+    std::optional<std::vector<GpuHealth>> gpus;  ///< none: no driver of NVIDIA answers
     /// Why no cgroup can be made for workers; empty: one can.
     std::optional<std::string> cgroup_refusal;
     /// The same of a PID namespace.

@@ -36,7 +36,7 @@ struct PeerFacts {
 struct PeersFacts {
     std::string self;             ///< as the list names this node
     std::uint16_t port = 0;       ///< that all use
-    std::string port_taken = {};  ///< why nobody here could listen on it; empty: we did
+    std::string port_taken = {};  ///< why this node could not listen on it; empty: it did
     std::vector<PeerFacts> peers;
     int waited_s = 0;
 };

@@ -3,8 +3,8 @@
 // and answers a line on stdin with one on stdout until that is closed:
 //
 //   use MS PID...          "used" if these workers have used GPUs in the last MS milliseconds;
-//                          "unused" if not, or if that cannot be told
-//   memory GPU:BYTES...    of each visible GPU that tells it: its number, and how many bytes in use
+//                          "unused" if not, or if that is not known
+//   memory GPU:BYTES...    of each visible GPU that reports it: its number, and how many used bytes
 //                          are owned by no live process. If at most BYTES are in use in all, the
 //                          answer may be that total, which is known sooner
 //   figures PID...         what each visible GPU does, as agent/watch/gpu_figures.hpp writes it; of
@@ -130,8 +130,8 @@ std::optional<std::string> answer_to_use(std::string_view words) {
     return are_used_by(workers, now - std::min(now, *milliseconds * 1000)) ? "used" : "unused";
 }
 
-/// False also where numbers of processes mean others to the driver than to us: then what they hold
-/// counts as nobody's, before the workers and after them.
+/// False also if the driver numbers processes in another namespace than ours: then their memory
+/// counts as held by no process, before the workers and after them.
 bool is_living(int pid) {
     static const bool are_numbers_alike = is_in_first_namespace();
     return are_numbers_alike && pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
@@ -163,8 +163,8 @@ agent::GpuBytes memory_in_use(const agent::GpuBytes& allowed) {
 }
 
 /// The places of the GPUs that the worker `index` of `count` has: those where its processes hold
-/// memory or, where the driver tells that of nobody we know, the one that its environment or its
-/// local rank gives it.
+/// memory. If the driver reports memory of no process known here: the one that the worker's
+/// environment or local rank selects.
 std::set<std::size_t> gpus_of(int pid, std::size_t index, std::size_t count,
                               const std::vector<launcher::GpuWork>& gpus) {
     std::set<std::size_t> held;

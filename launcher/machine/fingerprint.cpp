@@ -53,7 +53,7 @@ bool has_version(std::string_view name) {
            version.find_first_not_of("0123456789.") == std::string_view::npos;
 }
 
-/// An interpreter, as far as its name and folders tell.
+/// An interpreter, as far as its name and folders show.
 struct Interpreter {
     std::string prefix;     ///< where its libraries are
     std::string own;        ///< of a virtual environment; else as prefix

@@ -10,7 +10,7 @@
 
 namespace ddprun::launcher {
 
-/// The GPUs that NVIDIA's driver tells, in its order, which is that of CUDA with
+/// The GPUs that NVIDIA's driver lists, in its order, which is that of CUDA with
 /// CUDA_DEVICE_ORDER=PCI_BUS_ID; none where its library is missing or does not work.
 [[nodiscard]] std::optional<std::vector<Gpu>> gpus_of_nvml();
 
@@ -29,7 +29,7 @@ namespace ddprun::launcher {
 /// The work that the GPUs do, in the same order.
 [[nodiscard]] std::optional<std::vector<GpuWork>> gpu_work_of_nvml();
 
-/// As long as this is there the driver's library stays started, and answers the above at once.
+/// As long as this lives, the driver's library stays started, and answers the above at once.
 [[nodiscard]] std::shared_ptr<const void> keep_nvml_started();
 
 }  // namespace ddprun::launcher

@@ -117,7 +117,7 @@ public:
 
     [[nodiscard]] std::vector<int> allowed_cpus() const override {
         std::vector<int> allowed;
-        // The kernel refuses a mask smaller than its own, whose size it does not tell.
+        // The kernel refuses a mask smaller than its own, whose size it does not report.
         for (int cpus = CPU_SETSIZE; cpus <= Limits{}.cpus_max && allowed.empty(); cpus *= 2) {
             std::vector<cpu_set_t> set(static_cast<std::size_t>(cpus / CPU_SETSIZE));
             const std::size_t bytes = set.size() * sizeof(cpu_set_t);

@@ -115,7 +115,7 @@ private:
         return {};
     }
 
-    /// Open MPI before 5 tells the number of nodes. Elsewhere it is what the sizes allow: with
+    /// Open MPI before 5 gives the number of nodes. Elsewhere it is what the sizes allow: with
     /// several processes here there may be fewer on others.
     void take_nodes(Place& place) const {
         const int in_job = place.nodes;

@@ -50,8 +50,8 @@ struct Place {
 /// The command to write in place of "ddprun" to start it on every node.
 [[nodiscard]] std::string start_command(const Place& place);
 
-/// The place that `surroundings` tell of; none where no scheduler is known. Fails with a line for
-/// the user where a scheduler's variables contradict each other or cannot be read.
+/// The place that `surroundings` show; none if no scheduler is known. Fails with a line for the
+/// user if a scheduler's variables contradict each other or cannot be read.
 [[nodiscard]] Result<std::optional<Place>> find_place(const Surroundings& surroundings);
 
 }  // namespace ddprun::launcher

@@ -21,8 +21,8 @@ inline constexpr char kOpenMpiOnePerNode[] = "mpirun -np {0} --map-by ppr:1:node
 [[nodiscard]] Result<std::optional<Place>> place_in_sagemaker(const Surroundings& surroundings);
 [[nodiscard]] Result<std::optional<Place>> place_in_kubernetes(const Surroundings& surroundings);
 
-/// mpirun starts processes in a scheduler's job, or without any: `place` is changed to what it
-/// tells of them. It is left alone where mpirun has not started this process.
+/// mpirun starts processes in a scheduler's job, or without any: `place` is changed to the
+/// place that mpirun gives. It stays as it is if mpirun has not started this process.
 [[nodiscard]] Result<void> take_mpirun(const Surroundings& surroundings,
                                        std::optional<Place>& place);
 

@@ -68,7 +68,7 @@ private:
         return {};
     }
 
-    /// Slurm 23.02 and newer tell the end, as it was when the job was started.
+    /// Slurm 23.02 and newer give the job's end, as it was when the job was started.
     [[nodiscard]] Result<void> take_end(Place& place) {
         constexpr std::uint64_t kNever = 0xfffffff0;  // what Slurm counts from here is no time
         const Result<std::uint64_t> end =

@@ -21,7 +21,7 @@ struct Variable {
 };
 
 /// A scheduler's variables. `names` are one variable's, the newest first; of these the first that
-/// is there counts.
+/// is set counts.
 class Variables {
 public:
     explicit Variables(const Surroundings& surroundings) : surroundings_(surroundings) {}

@@ -150,8 +150,8 @@ constexpr std::array kFlags = {
          .help = "who serves the workers' store: the first node on a port of\nits own (default), "
                  "or the rendezvous on its own port"},
     /// | `members` or `any`, `members` | ours: whom that store answers, addresses of the job's
-    /// nodes or everybody who reaches it (workers behind NAT, sidecars). The same on all nodes. A
-    /// refused client is named on the console of rank 0's node
+    /// nodes or every client that reaches it (workers behind NAT, sidecars). The same on all nodes.
+    /// A refused client is named on the console of rank 0's node
     Flag{.name = "store-admit",
          .placeholder = "members|any",
          .group = Group::Meeting,
@@ -206,8 +206,8 @@ constexpr std::array kFlags = {
          .help = "the nodes' common secret (default ~/.config/ddprun/secret,\nmade on first use; "
                  "the same file must be on every node)",
          .is_common = true},
-    /// | a file | ours: [`ddpctl drain`, `restart`, `hold`, …](ddpctl.md) are taken from whoever
-    /// holds this secret. torchrun: nobody can ask anything of a job
+    /// | a file | ours: [`ddpctl drain`, `restart`, `hold`, …](ddpctl.md) are taken from a
+    /// client that holds this secret. torchrun: a job takes no orders
     Flag{.name = "operator-secret-file",
          .placeholder = "FILE",
          .group = Group::Meeting,
@@ -255,7 +255,7 @@ constexpr std::array kFlags = {
          .fill =
              fill::whole_number<0, kBudgetMax, settings_of, &rdzv::JobSettings::max_node_losses>},
     /// | number, 3 | ours: after so many restarts that all failed at the same training step
-    /// (workers with the runtime tell theirs) the run ends with 93; 0: never
+    /// (workers with the runtime report theirs) the run ends with 93; 0: never
     Flag{.name = "max-restarts-at-step",
          .placeholder = "N",
          .group = Group::Failing,
@@ -275,8 +275,8 @@ constexpr std::array kFlags = {
                  "restart (default 0: never; auto: learned)",
          .is_common = true,
          .fill = fill::hang_timeout},
-    /// | seconds; 600 | ours: when no worker of a node that tells its steps has told one for so
-    /// long, a line and an event say so, once a generation, and name the rank furthest behind;
+    /// | seconds; 600 | ours: when no worker of a node that reports its steps has reported one for
+    /// so long, a line and an event say so, once a generation, and name the rank furthest behind;
     /// nothing is ended. 0: never. [Hangs](hangs.md#a-notice)
     Flag{.name = "hang-notice",
          .placeholder = "SECONDS",
@@ -323,7 +323,7 @@ constexpr std::array kFlags = {
          .group = Group::Failing,
          .help = "after its SIGTERM the scheduler kills: workers leave before\n(default 30 under "
                  "Slurm and in a pod; 0: not known)"},
-    /// | seconds, 60; 600 where somebody keeps the rendezvous running | ours
+    /// | seconds, 60; 600 if the site keeps the rendezvous running | ours
     Flag{.name = "rdzv-lost-timeout",
          .placeholder = "SECONDS",
          .group = Group::Failing,
@@ -534,8 +534,8 @@ constexpr std::array kFlags = {
          .is_common = true,
          .fill = fill::notify},
     /// | names of variables, with commas | ours: each worker finds `DDPRUN_RUN_ID` there, too,
-    /// unless it is set: [trackers](curves.md#weights--biases-mlflow-and-others) go on with their
-    /// run after a restart. Refused: what is no name, what ddprun sets itself, and a job of several
+    /// unless it is set: [trackers](curves.md#weights--biases-mlflow-and-others) continue their run
+    /// after a restart. Refused: what is no name, what ddprun sets itself, and a job of several
     /// nodes without `--rdzv-id`
     Flag{.name = "env-per-run",
          .placeholder = "NAMES",
@@ -545,7 +545,7 @@ constexpr std::array kFlags = {
     /// that none is left, see [containment](containment.md). Without it `cgroup` is taken if it can
     /// be had, else `keeper`; with it no other: where it cannot be had nothing starts and one line
     /// says what is missing. In a PID namespace workers see other pids than the node does.
-    /// `--dry-run` and `ddpctl status --json` tell which it is
+    /// `--dry-run` and `ddpctl status --json` report which it is
     Flag{.name = "containment",
          .placeholder = "LEVEL",
          .group = Group::Other,

@@ -77,7 +77,7 @@ private:
 };
 
 /// Flags end at the first argument that is no flag and no flag's value, or after "--": that and
-/// all behind it is the program's and is not looked at. Flags are never abbreviated. Fails with a
+/// all behind it is the program's and is not read. Flags are never abbreviated. Fails with a
 /// line for the user.
 [[nodiscard]] Result<CommandLine> read_command_line(const std::vector<std::string>& arguments,
                                                     const Surroundings& surroundings);

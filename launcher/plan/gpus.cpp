@@ -43,7 +43,7 @@ std::optional<std::size_t> leading_number(std::string_view entry) {
     return whole_number<std::size_t>(entry.substr(0, entry.find_first_not_of("0123456789")));
 }
 
-/// The entries up to the first that is none; nothing at all if one is there twice.
+/// The entries up to the first that is none; nothing at all if one is listed twice.
 std::vector<VisibleGpu> listed(std::string_view list) {
     const auto kind_of = [](std::string_view entry) {
         return entry.starts_with("GPU-") ? 1 : entry.starts_with("MIG-") ? 2 : 0;
@@ -74,7 +74,7 @@ Gpus all_of(const std::vector<VisibleGpu>& visible, const Gpus& present) {
     return gpus;
 }
 
-/// /dev/nvidia0, …: the driver is there, but not its library (a container may lack it).
+/// /dev/nvidia0, …: the driver is loaded, but its library is missing (as in some containers).
 std::optional<Gpus> gpus_of_device_files(const Surroundings& surroundings) {
     static constexpr std::string_view kPrefix = "nvidia";
     const std::vector<std::string> names = surroundings.names_in("/dev");

@@ -32,10 +32,10 @@ struct VisibleGpu {
 struct GpuSight {
     std::vector<VisibleGpu> visible;
     std::vector<Gpu> present;  ///< what the numbers of `visible` count
-    bool is_evident = false;   ///< a driver is there; else only a variable says that there are GPUs
+    bool is_evident = false;   ///< a driver is loaded; else only a variable says that GPUs exist
 };
 
-/// Present are those that NVIDIA's driver tells; without it those that have device files; else
+/// Present are those that NVIDIA's driver lists; without it those that have device files; else
 /// those of ROCm's kernel driver.
 [[nodiscard]] GpuSight see_gpus(const Surroundings& surroundings);
 
@@ -51,7 +51,7 @@ struct GpuSight {
 [[nodiscard]] std::optional<std::uint64_t> unheld_memory(
     const GpuMemoryUse& use, const std::function<bool(int pid)>& is_living);
 
-/// The NUMA node of each visible GPU; 0 where nobody knows, as torchrun has it.
+/// The NUMA node of each visible GPU; 0 if the kernel gives none, as in torchrun.
 [[nodiscard]] std::vector<int> nodes_of(const GpuSight& gpus, const Surroundings& surroundings);
 
 }  // namespace ddprun::launcher

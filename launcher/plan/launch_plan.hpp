@@ -30,17 +30,17 @@ struct LaunchPlan {
     std::uint16_t endpoint_port = kRendezvousPort;
     /// Endpoints of more daemons, one of which leads. A site runs them: none is started here then.
     std::vector<rdzv::Endpoint> other_endpoints;
-    std::optional<Place> place;     ///< of the scheduler that has started us; none: nobody has
+    std::optional<Place> place;     ///< of the scheduler that started us; none: no scheduler did
     bool takes_place = false;       ///< the number of nodes, rank and endpoint are the place's
     std::uint16_t master_port = 0;  ///< of an agent's store; 0: the kernel chooses
     std::string secret_file;        ///< empty: the default place
-    bool makes_secret = false;      ///< whoever comes first makes secret_file
+    bool makes_secret = false;      ///< the first node to come makes secret_file
     bool removes_secret = false;    ///< this node does so at the end
     bool is_insecure = false;
     std::string operator_secret_file;  ///< of the rendezvous that this node may start; empty
     rdzv::TlsFiles tls;
 
-    std::string program_file;              ///< what is run, on whatever; empty: nobody can tell
+    std::string program_file;              ///< what is run, on whatever; empty: not known
     std::string python;                    ///< the interpreter that runs it; empty: none does
     std::string python_origin;             ///< why this one; empty: the user typed it
     bool takes_python_path = false;        ///< workers are Pythons that run what PYTHONPATH brings

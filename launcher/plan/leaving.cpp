@@ -16,7 +16,7 @@ namespace ddprun::launcher {
 
 namespace {
 
-/// The grace of a pod; terminationGracePeriodSeconds changes it, which nothing tells the pod.
+/// The default grace of a pod. terminationGracePeriodSeconds changes it; the pod cannot read that.
 constexpr Milliseconds kPodsGrace{30000};
 
 std::optional<Milliseconds> usual_kill_wait(const Surroundings& surroundings,

@@ -72,7 +72,7 @@ Result<void> take_counts(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
-/// After a failure nobody waits longer than workers have that are asked to leave.
+/// After a failure no agent waits longer than workers have to leave when they are asked to.
 void cut_failure_grace(const CommandLine& line, LaunchPlan& plan) {
     if (plan.identity().settings.failure_grace <= plan.identity().settings.shutdown_timeout) {
         return;

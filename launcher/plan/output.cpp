@@ -82,7 +82,7 @@ Result<void> take_job_ranks(const CommandLine& line, LaunchPlan& plan) {
     return {};
 }
 
-/// torchrun's --duplicate-*-filters: they look at tee'd streams only.
+/// torchrun's --duplicate-*-filters: they apply to tee'd streams only.
 void take_filters(const CommandLine& line, LaunchPlan& plan) {
     struct Filter {
         std::string_view flag;

@@ -70,14 +70,14 @@ int cpus_of_machine(const Surroundings& surroundings) {
     return list ? static_cast<int>(list->size()) : 0;
 }
 
-/// The flags to add if the place does not tell how many nodes there are, or where they meet.
+/// The flags to add if the place does not give the number of nodes, or where they meet.
 std::string flags_untold(const Place& place) {
     return fmt::format("--nnodes {} --rdzv-endpoint {}:{}",
                        place.nodes == 0 ? "N" : fmt::format("{}", place.nodes),
                        place.endpoint_host.empty() ? "HOST" : place.endpoint_host, kRendezvousPort);
 }
 
-/// Nodes are several, or may be, and cannot find each other by what the place tells.
+/// Nodes are several, or may be, and cannot find each other from the place alone.
 bool lacks_meeting(const Place& place) {
     return place.nodes == 0 || (place.nodes > 1 && place.endpoint_host.empty());
 }

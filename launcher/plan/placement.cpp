@@ -112,7 +112,7 @@ Result<std::vector<int>> own_cores(const std::vector<const Cpu*>& cpus, int node
     return result;
 }
 
-/// The caches with most CPUs first, so that nobody gets a remainder before all whole ones are used.
+/// Caches with most CPUs first, so that no worker gets a remainder before all whole ones are used.
 std::vector<int> cpus_under_cache(const std::vector<const Cpu*>& cpus, Turn turn) {
     std::vector<std::vector<int>> caches;
     for (auto& [lowest, members] : grouped(cpus, &Cpu::cache)) {

@@ -26,7 +26,7 @@ bool is_python(std::string_view path) {
     return path.substr(path.rfind('/') + 1).starts_with("python");
 }
 
-/// The script in an interpreter's command line; empty: it runs none, or nobody can tell.
+/// The script in an interpreter's command line; empty: it runs none, or that is not known.
 std::string script_in(const std::vector<std::string>& typed) {
     const auto script = std::find_if(typed.begin() + 1, typed.end(), [](const std::string& word) {
         return !word.starts_with('-') || word == "-m" || word == "-c";

@@ -18,8 +18,8 @@ enum class ProgramMode {
 struct Program {
     /// argv of a worker; its first element is a path that this user may execute.
     std::vector<std::string> command;
-    std::string file;    ///< what is run, on whatever; empty: nobody can tell without running it
-    std::string python;  ///< the interpreter that runs it; empty: none does
+    std::string file;           ///< what is run, on whatever; empty: not known before it runs
+    std::string python;         ///< the interpreter that runs it; empty: none does
     std::string python_origin;  ///< why it is this one, for the user; empty: the user typed it
     std::string note;           ///< what was chosen in the user's place; empty: nothing
     /// `python` is the first element, reads PYTHONPATH and imports `site`: not with -I, -E or -S.

@@ -13,7 +13,7 @@ namespace ddprun::launcher {
 
 namespace {
 
-/// Behind a program nobody would take them for ddprun's.
+/// After a program, no user would take them for ddprun's.
 constexpr std::array<std::string_view, 28> kCommonWords = {
     "containment", "dry-run",     "fold",          "grow",
     "help",        "help-all",    "insecure",      "local-addr",

@@ -8,7 +8,7 @@
 
 namespace ddprun::launcher {
 
-/// The argument that tells a program its local rank. To argparse --local-rank and --local_rank are
+/// The argument that gives a program its local rank. To argparse --local-rank and --local_rank are
 /// different flags: a script whose text has only the second gets that.
 [[nodiscard]] std::string local_rank_argument(ProgramMode mode, const std::string& program,
                                               const Surroundings& surroundings);

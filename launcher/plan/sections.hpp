@@ -14,8 +14,8 @@ namespace ddprun::launcher {
 using Step = Result<void>(const CommandLine& line, const Surroundings& surroundings,
                           LaunchPlan& plan);
 
-/// Takes nodes, rank and endpoint from what a scheduler tells, unless a flag or PET_* says anything
-/// of them.
+/// Takes nodes, rank and endpoint from a scheduler's variables, unless a flag or PET_* says
+/// anything of them.
 Step take_place;
 
 /// Flags of torchrun that choose nothing here; refuses values that ask for what there is not.
@@ -42,7 +42,7 @@ Step take_interface;
 /// Workers of this node.
 Step take_slots;
 
-/// Workers of this node where a scheduler tells its GPUs; what was found, and what is wrong with
+/// Workers of this node if a scheduler gives its GPUs; what was found, and what is wrong with
 /// it.
 Step take_place_slots;
 

@@ -39,8 +39,8 @@ std::string signal_names(const std::vector<int>& signals) {
     return names;
 }
 
-/// A worker whose streams nobody has chosen has both as one where ddprun's are; one that the filter
-/// leaves out is not shown.
+/// A worker whose streams the user has not chosen has both as one if ddprun's are one. A worker
+/// that the filter leaves out is not shown.
 agent::OutputChoice choice_of(const LaunchPlan& plan, int local_rank, bool is_one_place) {
     const auto& chosen = plan.agent.output.console;
     const auto found = chosen.find(local_rank);
@@ -267,7 +267,7 @@ agent::AgentOptions options_of_agent(const LaunchPlan& plan, const NodeFacts& fa
             options.signals_to_forward.push_back(signal);
         }
     }
-    // Set where ddprun is itself a worker of somebody's.
+    // Set if ddprun is itself a worker of another launcher.
     options.error_file = own_variable("TORCHELASTIC_ERROR_FILE");
     return options;
 }

@@ -44,7 +44,7 @@ public:
     DaemonStarter(const DaemonStarter&) = delete;
     DaemonStarter& operator=(const DaemonStarter&) = delete;
 
-    /// Starts a daemon unless somebody listens there. To be called before each attempt to connect,
+    /// Starts a daemon unless a socket listens there. To be called before each attempt to connect,
     /// so that a daemon that died is replaced. Failure: none could be started. The one that says
     /// that it is given up, because none of Limits::daemon_starts_max in a row has listened, comes
     /// once; claim() does nothing then.

@@ -19,7 +19,7 @@ struct LearnedImportsPlaces {
 struct LearnedImports {
     std::string file;  ///< where it is kept; empty: nowhere
     std::vector<std::string> modules;
-    std::string problem;  ///< a line: what is there is not used, and why. Empty: all is well
+    std::string problem;  ///< a line: why the file is not used. Empty: all is well
 };
 
 /// Looks for what a run of this program, with the same content and interpreter, has kept for later

@@ -35,7 +35,7 @@ struct NodeIdentity {
 };
 
 /// From boot id, network namespace, Slurm node name if any, and the lowest number of 0…4095 whose
-/// lock file in `state_folder` nobody holds for this job.
+/// lock file in `state_folder` no process holds for this job.
 [[nodiscard]] Result<NodeIdentity> derive_node_identity(const std::string& state_folder,
                                                         const JobId& job,
                                                         const std::string& slurm_node_name);

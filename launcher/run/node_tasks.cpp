@@ -62,7 +62,7 @@ bool wait_readable(int fd, TaskClock::time_point deadline) {
     }
 }
 
-/// Connected, or no socket while nobody listens there.
+/// Connected, or no socket while no process listens there.
 Result<UniqueFd> try_connect(const std::string& path) {
     const Result<UnixAddress> address = UnixAddress::of(path);
     if (!address) {

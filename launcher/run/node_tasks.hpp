@@ -27,7 +27,7 @@ public:
     FirstTask& operator=(FirstTask&&) = delete;
     ~FirstTask();
 
-    /// Tells `others` processes the exit code: those that are there, and those that come within
+    /// Sends `others` processes the exit code: those that wait now, and those that come within
     /// `patience`, because a short job may be over before a slow one has begun.
     void end(int exit_code, int others, Milliseconds patience);
 

@@ -45,7 +45,7 @@ private:
     Events events_;
     Helper program_;
     DeadlineTimer deadline_;
-    UniqueFd said_;  ///< what ddpctl complains of; a file, so that nobody needs to read it
+    UniqueFd said_;  ///< ddpctl's errors; a file, so that no process needs to read it
     bool is_under_way_ = false;
     std::function<void()> on_done_;
 };

@@ -7,8 +7,8 @@
 namespace ddprun::launcher {
 
 /// This user's folder for identities and daemon logs, /var/tmp/ddprun-<uid>: made with mode 0700 if
-/// it is not there. On a local disk on purpose: locks and journals do not work on NFS. Fails
-/// if it belongs to somebody else or others may write to it.
+/// it is missing. On a local disk on purpose: locks and journals do not work on NFS. Fails
+/// if it belongs to another user or others may write to it.
 [[nodiscard]] Result<std::string> open_state_folder();
 
 }  // namespace ddprun::launcher

@@ -36,7 +36,7 @@ struct GpuHolder {
 /// How much memory of one GPU is in use.
 struct GpuMemoryUse {
     std::optional<std::uint64_t> bytes;
-    std::vector<GpuHolder> holders;  ///< as far as the driver tells, and was asked
+    std::vector<GpuHolder> holders;  ///< as far as the driver reports, and was asked
 
     bool operator==(const GpuMemoryUse&) const = default;
 };
@@ -47,7 +47,7 @@ struct GpuWork {
     std::optional<std::uint64_t> bytes;
     std::optional<std::uint64_t> total_bytes;
     std::optional<std::uint64_t> milliwatts;
-    std::vector<GpuHolder> holders;  ///< of its memory, as far as the driver tells
+    std::vector<GpuHolder> holders;  ///< of its memory, as far as the driver reports
 
     bool operator==(const GpuWork&) const = default;
 };

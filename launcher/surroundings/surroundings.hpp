@@ -11,8 +11,8 @@
 
 namespace ddprun::launcher {
 
-/// All that planning may look at outside the command line. The real one is real_surroundings.hpp;
-/// tests make one up. Looking changes nothing.
+/// All that planning may read outside the command line. The real one is real_surroundings.hpp;
+/// tests make one up. Reading changes nothing.
 class Surroundings {
 public:
     Surroundings() = default;
@@ -29,10 +29,10 @@ public:
     /// A regular file that this user may execute.
     [[nodiscard]] virtual bool is_executable_file(const std::string& path) const = 0;
     [[nodiscard]] virtual std::string working_directory() const = 0;
-    /// The folder of this program's own file, links resolved; empty: nobody can tell.
+    /// The folder of this program's own file, links resolved; empty: not known.
     [[nodiscard]] virtual std::string own_folder() const = 0;
     /// The folder of the name by which this program was started: of a link, where the link lies.
-    /// Empty: nobody can tell.
+    /// Empty: not known.
     [[nodiscard]] virtual std::string started_folder() const = 0;
     /// Other machines may see what is in this folder: a network's file system.
     [[nodiscard]] virtual bool is_shared(const std::string& folder) const = 0;

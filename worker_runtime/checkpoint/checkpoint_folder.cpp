@@ -84,7 +84,7 @@ std::optional<Error> write_checkpoint(const std::string& folder, const Checkpoin
     return sync_folder(folder_fd->get(), folder);
 }
 
-// Under another name first, so that nobody reads half of it.
+// Under another name first, so that no reader finds half of it.
 bool retire(const std::string& dir, std::int64_t step) {
     const std::string aside = path_of(dir, aside_name(step, kPartialEnding));
     return ::rename(path_of(dir, step_folder_name(step)).c_str(), aside.c_str()) == 0 &&

@@ -64,7 +64,7 @@ struct PublishOptions {
 [[nodiscard]] Result<void> check_checkpoint_folder(const std::string& dir);
 
 /// Writes aside, syncs, renames, syncs the folder; returns the checkpoint's path. Creates `dir` and
-/// what is missing above it. Until the rename readers see what was there before; on success the
+/// what is missing above it. Until the rename readers see the older state; on success the
 /// checkpoint survives a loss of power; on failure nothing of the attempt is left. A checkpoint of
 /// the same step is replaced. Refused when isolated. The tensors must not change meanwhile.
 [[nodiscard]] Result<std::string> publish_checkpoint(const std::string& dir,
@@ -80,8 +80,8 @@ struct PublishOptions {
 /// another checksum, no manifest, …; its code is NotFound only if a file or folder is missing.
 [[nodiscard]] Result<LoadedCheckpoint> read_checkpoint(const std::string& dir, std::int64_t step);
 
-/// Paths of the files that read_checkpoint() would read, in its order. Fails as it would, but for
-/// what only the bytes of the tensors tell: they are not read.
+/// Paths of the files that read_checkpoint() would read, in its order. Fails as it would, except
+/// for errors in the bytes of the tensors, which are not read.
 [[nodiscard]] Result<std::vector<std::string>> files_of_checkpoint(const std::string& dir,
                                                                    std::int64_t step);
 

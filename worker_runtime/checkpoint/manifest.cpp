@@ -73,7 +73,7 @@ public:
         return field == nullptr ? example : *field;
     }
 
-    // To be called last: what nobody asked for is refused.
+    // To be called last: refuses fields that no call has asked for.
     void finish() {
         if (object_.is_object() && object_.size() > taken_) {
             refuse("has unknown fields");

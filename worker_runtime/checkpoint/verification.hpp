@@ -8,7 +8,7 @@
 #include "base/tagged.hpp"
 #include "worker_runtime/checkpoint/file_io.hpp"
 
-/// Checkpoints as somebody sees them who does not train. Blocking; for any one thread.
+/// Checkpoints as a process sees them that does not train. Blocking; for any one thread.
 namespace ddprun::worker {
 
 struct CheckpointOutline {

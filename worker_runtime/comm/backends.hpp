@@ -35,7 +35,7 @@ struct Gloo {
     GroupConnections connections;
 };
 
-/// Connects to all others, with join_timeout as the time-out of its collectives; the ranks tell
+/// Connects to all others, with join_timeout as the time-out of its collectives; the ranks send
 /// each other the addresses of their ends. Throws after `place.join_timeout`, and when `loss` is
 /// told of a lost rank. Gloo by itself waits five times as long for a rank that has told its
 /// address and died.
@@ -54,13 +54,13 @@ struct Gpu {
 [[nodiscard]] Result<Gpu> take_gpu(int local_rank);
 
 /// `backend`, an engine for tensors on CPUs, with one difference: what it has begun fails once
-/// `loss` is told of a lost rank, whoever waits for it, also below c10d; all but c10d's
+/// `loss` is told of a lost rank, for every waiting caller, also below c10d; all but c10d's
 /// reduce_scatter. Later calls throw that.
 [[nodiscard]] c10::intrusive_ptr<c10d::Backend> make_guarded(
     c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<Loss> loss);
 
-/// Tells all ranks what this one has; are_gpus_shared() of all. The same answer on every rank: an
-/// Error of it ends the group in order, so that nobody takes it for a death.
+/// Sends all ranks what this one has; are_gpus_shared() of all. The same answer on every rank: an
+/// Error of it ends the group in order, so that no rank takes it for a death.
 [[nodiscard]] Result<bool> agree_on_gpus(ProcessGroup group, const RankGpu& mine,
                                          bool is_sharing_allowed);
 
@@ -81,7 +81,7 @@ void use_engine(c10d::ProcessGroup& group, Loss& loss, torch::DeviceType device,
 
 /// Binds `group`, whose Gloo is connected, to `place.gpu` and connects all ranks for tensors there.
 /// The default from then on, unless that is Gloo. Throws after `place.join_timeout`, and when a
-/// rank is lost: NCCL goes on connecting meanwhile, on a thread that nobody joins.
+/// rank is lost: NCCL goes on connecting meanwhile, on a detached thread.
 void connect_gpu(c10d::ProcessGroup& group, Loss& loss,
                  const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place);
 

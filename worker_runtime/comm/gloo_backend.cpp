@@ -49,7 +49,7 @@ class BreakableGloo final : public c10d::ProcessGroupGloo {
 public:
     using ProcessGroupGloo::ProcessGroupGloo;
 
-    // Closing tells every rank that waits for this one at once that it is out, even if another rank
+    // Closing shows every rank that waits for this one at once that it is out, even if another rank
     // has died; this rank's own pending collectives end, but those that were being written.
     void abort() override {
         for (const std::shared_ptr<gloo::Context>& context : contexts_) {
@@ -70,7 +70,7 @@ public:
         return ProcessGroupGloo::merge(store, options, rank, size);
     }
 
-    /// Each rank tells each other one the address of its own end of their connection.
+    /// Each rank sends each other one the address of its own end of their connection.
     GroupConnections exchange_ends() {
         GroupConnections connections;
         const int world_size = getSize();

@@ -15,7 +15,7 @@ using c10d::Work;
 using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
-/// A collective: its future tells the loss, and whoever waits for it waits for the future.
+/// A collective: its future reports the loss, and its wait() without a time-out waits for that.
 class GuardedWork final : public Work {
 public:
     GuardedWork(c10::intrusive_ptr<Work> inner, std::shared_ptr<Loss> loss)

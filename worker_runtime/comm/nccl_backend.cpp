@@ -74,9 +74,9 @@ void clean_up_on_errors() {
     }
 }
 
-/// The engines that there are. c10d's watchdog of one looks at CUDA ten times a second through
+/// The engines that exist. c10d's watchdog of an engine reads CUDA's state ten times a second, by
 /// static objects of LibTorch: at the end of a process whose group has failed, say, it would crash
-/// once those are gone. So what there still is when main() returns or exit() is called ends first.
+/// once those are gone. So engines that still exist end first when main() returns or exit() runs.
 class EnginesAtExit {
 public:
     /// Never destroyed: a handler of exit() needs it, and that can be given nothing.

@@ -114,7 +114,7 @@ std::string end_of_connection(const std::string& peer) {
 }  // namespace
 
 c10::intrusive_ptr<Loss::Future> Loss::unless_lost(const c10::intrusive_ptr<Future>& inner) {
-    // With its devices: on GPUs whoever waits goes on when their streams have come so far.
+    // With its devices: on GPUs a waiting caller continues when their streams have come so far.
     const c10::intrusive_ptr<Future> outer = inner->createInstance(inner->elementType());
     {
         const std::lock_guard lock(mutex_);
@@ -419,7 +419,7 @@ void PeerWatch::watch() {
     if (::poll(&wake, 1, grace) != 0 || is_standing_down_) {
         return;
     }
-    // Without a wait for the aborts: whoever destroys this object joins this thread.
+    // Without a wait for the aborts: the destructor joins this thread.
     shut_down();
     loss_->begin_to_lose(end_of_connection(first.peer));
 }

@@ -75,7 +75,7 @@ public:
     [[nodiscard]] bool is_lost() const { return is_lost_; }
 
     /// Aborts `engine` once a rank is lost, at once if one is already: by that end the waits that
-    /// it knows of alone, say those of a GPU. On a thread that nobody joins: an abort may hang.
+    /// it knows of alone, say those of a GPU. On a detached thread: an abort may hang.
     void abort_when_lost(c10::intrusive_ptr<c10d::Backend> engine);
 
     /// Cuts `part`, too, when a rank is lost.
@@ -138,7 +138,7 @@ public:
     PeerWatch(const PeerWatch&) = delete;
     PeerWatch& operator=(const PeerWatch&) = delete;
 
-    /// Ends every connection in both directions, and tells the loss: Loss::lose() says when it
+    /// Ends every connection in both directions, and reports the loss: Loss::lose() says when it
     /// returns. From any thread.
     void cut(const std::string& why);
 

@@ -127,7 +127,7 @@ struct ProcessGroup::State {
     int parts_made = 0;
 
     /// Connects to all others over Gloo; throws what c10d throws, with nothing left to cut: `group`
-    /// is there once all that cut() and end() need is. A rank that `whole` loses, of which the
+    /// is set after all else that cut() and end() need. A rank that `whole` loses, of which the
     /// group is to be a part, ends the connecting, too.
     static std::shared_ptr<State> connect(const c10::intrusive_ptr<c10d::Store>& store,
                                           const worker::BackendPlace& at, const std::string& name,
@@ -161,7 +161,7 @@ struct ProcessGroup::State {
                 group->use(deadlines_for_gpu());
             }
         }
-        // Everybody is here. A collective, or a part of one, is all that waits from now on.
+        // All ranks are here. A collective, or a part of one, is all that waits from now on.
         gloo->setTimeout(at.timeout);
         store->setTimeout(at.timeout);
     }
@@ -544,7 +544,7 @@ Result<torch::Tensor> ProcessGroup::reduce_scatter(const torch::Tensor& parts,
     if (!parts.is_cpu()) {
         return own;
     }
-    // Gloo sums up everything everywhere for it, and tells nobody of a dead peer.
+    // Gloo's own sums up everything on each rank, and reports no dead peer.
     const Result<torch::Tensor> rows = all_to_all(parts);
     if (!rows) {
         return rows.error();
@@ -628,7 +628,7 @@ Result<std::optional<ProcessGroup>> ProcessGroup::subgroup(const std::vector<int
     const std::set<int> members(ranks.begin(), ranks.end());
     const bool is_possible = !members.empty() && members.size() == ranks.size() &&
                              *members.begin() >= 0 && *members.rbegin() < world_size();
-    // All tell what they ask for, so that nobody waits for one who asks for something else.
+    // All ranks send what they ask for, so that none waits for a rank that asks for something else.
     torch::Tensor asked = torch::full({world_size()}, is_possible ? 0 : -1, torch::kInt64);
     for (const int member : is_possible ? members : std::set<int>()) {
         asked[member] = 1;

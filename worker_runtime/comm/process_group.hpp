@@ -59,8 +59,8 @@ struct ProcessGroupOptions {
 /// group. One thread at a time.
 class ProcessGroup {
 public:
-    /// Connects to all others; bound to the address that the launcher has told. A world of one that
-    /// nobody launched needs no store.
+    /// Connects to all others; bound to the address that the launcher has told. A world of one
+    /// without a launcher needs no store.
     [[nodiscard]] static Result<ProcessGroup> join(const worker::WorkerEnvironment& place,
                                                    Backend backend = Backend::Auto,
                                                    const ProcessGroupOptions& options = {});
@@ -84,14 +84,14 @@ public:
     /// As all_reduce(), for rank `root` alone: on the others `tensor` holds anything afterwards.
     [[nodiscard]] Result<void> reduce(torch::Tensor& tensor, int root = 0,
                                       Reduction reduction = Reduction::Sum);
-    /// In place: everybody has rank `root`'s values afterwards.
+    /// In place: each rank has rank `root`'s values afterwards.
     [[nodiscard]] Result<void> broadcast(torch::Tensor& tensor, int root = 0);
     /// [world, ...shape of `tensor`], by rank.
     [[nodiscard]] Result<torch::Tensor> all_gather(const torch::Tensor& tensor);
     /// The same on rank `root`; an undefined tensor on the others.
     [[nodiscard]] Result<torch::Tensor> gather(const torch::Tensor& tensor, int root = 0);
     /// `tensor` becomes `parts[rank]`, with rank `root`'s parts: [world, ...shape of `tensor`]. On
-    /// the others `parts` is not looked at. `tensor`: contiguous.
+    /// the others `parts` is not read. `tensor`: contiguous.
     [[nodiscard]] Result<void> scatter(torch::Tensor& tensor, const torch::Tensor& parts,
                                        int root = 0);
     /// [...]: of `parts`, [world, ...] on every rank, row `rank` of the reduction over all ranks.
@@ -158,8 +158,8 @@ public:
     /// group's finish(), or earlier with its own.
     [[nodiscard]] Result<std::optional<ProcessGroup>> subgroup(const std::vector<int>& ranks);
 
-    /// Waits for all ranks, then lets go of the connections, those of the sub-groups too: nobody
-    /// sees a peer vanish that has merely finished first. Later calls fail. A second call does
+    /// Waits for all ranks, then lets go of the connections, those of the sub-groups too: no
+    /// rank sees a peer vanish that has merely finished first. Later calls fail. A second call does
     /// nothing.
     [[nodiscard]] Result<void> finish();
 

@@ -12,7 +12,7 @@
 namespace ddprun::worker {
 
 /// c10d's group, with one difference: once it has deadlines, each collective and transfer of
-/// tensors on a GPU gets one, whoever begins it, c10d's reducer too.
+/// tensors on a GPU gets one, whichever code begins it, c10d's reducer too.
 class TimedGroup final : public c10d::ProcessGroup {
 public:
     using ProcessGroup::ProcessGroup;

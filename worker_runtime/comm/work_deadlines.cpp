@@ -9,7 +9,7 @@ namespace ddprun::worker {
 
 namespace {
 
-/// An operation that cannot be asked has failed: whoever uses its result learns why.
+/// An operation that cannot be asked has failed: its result gives the reason.
 bool is_completed(c10d::Work& work) {
     try {
         return work.isCompleted();

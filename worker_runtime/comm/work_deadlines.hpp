@@ -15,8 +15,8 @@ namespace ddprun::worker {
 /// stream. A thread sleeps until the oldest operation that is not done reaches its time-out.
 class WorkDeadlines {
 public:
-    /// Called once, by that thread, with the first operation that is late. No later one is looked
-    /// at.
+    /// Called once, by that thread, with the first operation that is late. No later one is
+    /// checked.
     using Late = std::function<void(const c10::intrusive_ptr<c10d::Work>&)>;
 
     WorkDeadlines(std::chrono::milliseconds timeout, Late late);

@@ -5,8 +5,8 @@
 /// The messages between agent and standby: worker_runtime/python/INTERNALS.md has the whole.
 namespace ddprun {
 
-/// In the pipe of DDPRUN_IMPORTS, with what base/os/file_identity.hpp tells of the program: it is
-/// one that waits for its place before main(). No module's name has a blank.
+/// In the pipe of DDPRUN_IMPORTS, with the program's identity (base/os/file_identity.hpp): this
+/// program waits for its place before main(). No module's name has a blank.
 inline constexpr std::string_view kWaitsLine = "waits ";
 
 namespace standby_word {

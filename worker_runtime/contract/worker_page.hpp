@@ -10,7 +10,7 @@
 /// started with `--watch preload`: one page per generation and node, a header written by the agent,
 /// then one slot per worker, behind all slots one set of figures per worker, behind these where its
 /// checkpoints are, and how fast it is, all written by that worker.
-/// Only a death wakes a process: a worker looks at each step, the agent when it needs to know.
+/// Only a death wakes a process: a worker reads at each step, the agent when it needs to know.
 /// The agent passes a path to it in DDPRUN_PAGE; agent and worker may come from different builds,
 /// so layout and version are a contract (README.md here holds the table). Versions only append: a
 /// worker uses of a page what both know. scripts/page_layout.py makes Python's constants from this.
@@ -55,14 +55,14 @@ struct alignas(8) FatalSignal {  // else clang calls a library to store it, whic
 
 /// Written by its worker, at any time.
 struct alignas(64) WorkerPageSlot {
-    /// 1 from the moment when the worker looks at the page: it needs no signal to learn of a stop.
+    /// 1 from the moment when the worker reads the page: it needs no signal to learn of a stop.
     std::atomic<std::uint32_t> has_runtime{0};
     /// The last step the worker has told; kNoProgress before the first.
     std::atomic<std::uint64_t> progress{kNoProgress};
     std::atomic<FatalSignal> fatal_signal{FatalSignal{}};
     /// A pthread_mutex_t, robust and shared between processes, made by the agent and held by the
     /// worker as long as it lives. glibc has the owner's thread id in its first word, a futex in
-    /// which the kernel notes and tells the owner's death, before it takes down its memory.
+    /// which the kernel notes the owner's death, and wakes a waiter, before it frees its memory.
     alignas(64) std::array<std::byte, 64> life_lock{};
 };
 
@@ -77,7 +77,7 @@ struct alignas(64) WorkerPageFigures {
     /// The loss of the last step that reported one; not a number if no step has.
     std::atomic<double> loss{std::numeric_limits<double>::quiet_NaN()};
     /// The number of that first step, before its time; kNoProgress: not told. From version 5 on;
-    /// what is written there in a page of version 4 is read by nobody.
+    /// in a page of version 4 no process reads it.
     std::atomic<std::uint64_t> first_step{kNoProgress};
 };
 
@@ -94,14 +94,14 @@ struct alignas(64) WorkerPagePace {
     std::atomic<std::uint64_t> writes{0};
     std::atomic<std::uint64_t> step{kNoProgress};  ///< the last one told, as in the slot
     std::atomic<std::int64_t> step_ns{0};          ///< when, on CLOCK_MONOTONIC
-    /// How long it has waited for other ranks until then, in all; -1: it does not tell.
+    /// How long it has waited for other ranks until then, in all; -1: not told.
     std::atomic<std::int64_t> waited_ns{-1};
     std::atomic<std::int64_t> first_waited_ns{-1};  ///< the same until its first step
     /// How many steps the run will have; kNoProgress: not told.
     std::atomic<std::uint64_t> total_steps{kNoProgress};
     std::atomic<std::int64_t> waiting_ns{0};  ///< waited so far; added to at any time
     /// Its training has stood still for checkpoints so long, since its first step; added to at any
-    /// time. From version 8 on; what is written there in a page of version 7 is read by nobody.
+    /// time. From version 8 on; in a page of version 7 no process reads it.
     std::atomic<std::int64_t> checkpointing_ns{0};
 };
 

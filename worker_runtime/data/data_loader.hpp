@@ -149,8 +149,8 @@ private:
 /// Gives the batches of a sampler in its order, made ahead by threads: LibTorch's data loader, but
 /// one that can be resumed. The sampler moves on by a batch when next() gives that batch, whatever
 /// is made ahead; so a checkpoint that holds the sampler holds the loader's place, and after a kill
-/// with batches in flight each sample is trained on exactly once. The loader follows whoever moves
-/// the sampler, say Checkpoints::resume() or set_epoch(), and begins again there.
+/// with batches in flight each sample is trained on exactly once. If other code
+/// moves the sampler, say Checkpoints::resume() or set_epoch(), the loader begins again there.
 ///
 ///     ddprun::DataLoader loader(images.map(Stack<>()), sampler, {.batch_size = 32, .workers = 2});
 ///     while (auto batch = loader.next()) { … }

@@ -16,7 +16,7 @@ namespace {
 
 namespace var = worker_variable;
 
-/// Any of these tells that a launcher has started this process.
+/// Any of these shows that a launcher has started this process.
 constexpr std::array kLauncherKeys{var::kRank,       var::kWorldSize,  var::kLocalRank,
                                    var::kMasterAddr, var::kMasterPort, var::kGeneration};
 
@@ -39,7 +39,7 @@ public:
         return value.value_or("");
     }
 
-    /// Like text(), but only ddprun must tell it.
+    /// Like text(), but only ddprun must set it.
     std::string own_text(const WorkerVariable& variable) {
         return is_ddprun_ ? text(variable) : lookup_(std::string(variable.key)).value_or("");
     }

@@ -20,10 +20,10 @@ struct WorkerEnvironment {
     int group_world_size = 1;
     int restart_count = 0;
     int max_restarts = 0;
-    std::optional<StoreAddress> store;  ///< none: a world of one that nobody launched
+    std::optional<StoreAddress> store;  ///< none: a world of one without a launcher
     bool serves_store = false;          ///< rank 0, which is told that no agent does
 
-    // Only ddprun tells these.
+    // Only ddprun sets these.
     Generation generation{1};   ///< from torchrun: one more than the restarts
     JobId job;                  ///< empty: not told
     NodeId node;                ///< empty: not told
@@ -41,7 +41,7 @@ using Lookup = std::function<std::optional<std::string>(const std::string& key)>
 
 /// Reads the contract that worker_runtime/contract/worker_environment.hpp writes down. With none of
 /// its keys set this is a world of one. Started by ddprun, every key must be there but the
-/// target's, which older ones do not tell; by another launcher that speaks torchrun's contract,
+/// target's, which older ones do not set; by another launcher that speaks torchrun's contract,
 /// RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT must.
 /// InvalidArgument names the key, its value and what is wrong with it.
 [[nodiscard]] Result<WorkerEnvironment> read_environment(const Lookup& lookup);

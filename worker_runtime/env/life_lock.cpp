@@ -33,7 +33,7 @@ void ring(WorkerPageHeader* header) {
 }
 
 /// Its default effect is restored already. An instruction that failed fails again when this has
-/// returned, and the core tells its address; what was sent, or failed in a system call, is sent
+/// returned, and the core has its address; what was sent, or failed in a system call, is sent
 /// again.
 void tell_fatal_signal(int signal, siginfo_t* info, void* /*context*/) {
     if (getpid() == holder) {

@@ -22,9 +22,9 @@ struct LastingPage {
 [[nodiscard]] LastingPage map_lasting_page(const char* path, std::uint32_t local_rank);
 
 /// Takes the lock of this process's slot, and has those signals told that write a core and have
-/// their default effect now: a handler tells, and then lets the signal have that effect. False, and
-/// nothing is changed, if the lock is held: by an earlier call, or by the worker whose descendant
-/// this is.
+/// their default effect now: a handler reports the signal, and then lets it have that effect.
+/// False, and nothing is changed, if the lock is held: by an earlier call, or by the worker whose
+/// descendant this is.
 ///
 /// Call it on the thread that runs main(): the lock is its thread's. Should that thread end before
 /// the process does, the agent sees that the process lives, and learns of its death as it does of

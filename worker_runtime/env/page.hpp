@@ -20,14 +20,14 @@ struct StopRequest {
 };
 
 /// A worker's view of the page that it shares with its agent
-/// (worker_runtime/contract/worker_page.hpp). Without one (nobody launched it, or the agent has
-/// none) every answer is "no" and progress is kept by nobody. Any thread; nothing blocks.
+/// (worker_runtime/contract/worker_page.hpp). Without one (no agent launched it, or the agent
+/// has none) every answer is "no" and progress is kept nowhere. Any thread; nothing blocks.
 class Page {
 public:
     /// There is none.
     Page();
 
-    /// Maps the page at `path` and says in this worker's slot that it is looked at: from then on a
+    /// Maps the page at `path` and says in this worker's slot that it is read: from then on a
     /// stop is told here and no signal is sent, and this process's death is known at once
     /// (life_lock.hpp; to be called on main()'s thread for that). Fails, having said nothing, when
     /// the file is no page of a known version, of this generation and number of workers.
@@ -43,15 +43,15 @@ public:
     [[nodiscard]] std::optional<StopRequest> stop_request() const;
 
     /// `samples`: trained on since the last call; they are added up. When `step` was done, and what
-    /// was waited until then, is not told if another thread tells that of a step just now, or if
-    /// this is a signal's handler and has interrupted that: the next step's is.
+    /// was waited until then, is not written if another thread writes that of a step just now, or
+    /// if this is a signal's handler and has interrupted that: the next step's is.
     void tell_progress(std::int64_t step, std::int64_t samples = 0,
                        std::optional<double> loss = std::nullopt);
 
     /// The loss alone; the last one counts.
     void tell_loss(double loss) { figures_->loss.store(loss); }
 
-    /// Times, of which the first one told counts. open() tells when the program began, and
+    /// Times, of which the first one told counts. open() writes when the program began, and
     /// tell_progress() its first step.
     void tell_group_ready(Instant now);
     void tell_resumed(Instant now);

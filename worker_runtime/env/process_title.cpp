@@ -22,7 +22,7 @@ struct CommandLine {
     std::uintptr_t end = 0;
 };
 
-/// Zeros: the kernel does not tell.
+/// Zeros: the kernel does not report it.
 CommandLine command_line() {
     const std::string stat = read_whole("/proc/self/stat").value_or("");
     const std::size_t name_end = stat.rfind(')');

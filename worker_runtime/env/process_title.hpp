@@ -5,7 +5,7 @@
 namespace ddprun::worker {
 
 /// Shown by `ps` and `top` in place of this process's command line and name, until end(). Takes the
-/// bytes of the command line, where whoever kept a pointer to an argument finds them, so nothing
+/// bytes of the command line, to which other code may have kept a pointer, so nothing
 /// else may run in between. If /proc does not report their addresses, nothing is shown.
 class ProcessTitle {
 public:
@@ -19,7 +19,7 @@ public:
 
 private:
     char* start_ = nullptr;    ///< of the command line; null: nothing is shown
-    std::string line_;         ///< what was there
+    std::string line_;         ///< the bytes before
     std::string name_before_;  ///< what the kernel called the process
 };
 

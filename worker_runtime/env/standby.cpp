@@ -39,7 +39,7 @@ namespace ddprun::worker {
 namespace {
 
 constexpr const char* kOomScore = "/proc/self/oom_score_adj";
-constexpr std::string_view kKilledFirst = "1000";  ///< nobody misses a standby
+constexpr std::string_view kKilledFirst = "1000";  ///< a standby can be replaced
 /// The least time between two checks of the same files.
 constexpr std::chrono::seconds kLookedAt{1};
 
@@ -179,8 +179,8 @@ public:
         }
     }
 
-    /// An order, questions, and the place with its files. The end ends the process, which nobody
-    /// needs any more.
+    /// An order, questions, and the place with its files. The end of the socket ends the
+    /// process: it is not needed any more.
     [[nodiscard]] std::string_view hear() {
         iovec bytes{text_.data(), text_.size()};
         msghdr message{};
@@ -223,7 +223,7 @@ private:
     UniqueFd err_;
 };
 
-/// Ends the process if one of them is not what it was: its worker starts cold, with what is there.
+/// Ends the process if one of them is not what it was: its worker starts cold, with the new files.
 void compare(const Files& before, const Agent& agent) {
     for (const auto& [path, identity] : before) {
         if (identity.empty() || file_identity(path) != identity) {

@@ -21,7 +21,7 @@ namespace ddprun {
 ///         });
 ///     }
 ///
-/// In `body` errors are exceptions, whoever finds them: LibTorch, DistributedDataParallel, the
+/// In `body` errors are exceptions, from whichever code: LibTorch, DistributedDataParallel, the
 /// program itself, and checked() for each Result. An exception that leaves `body` is printed on
 /// stderr with the program's name and the rank (with LibTorch's backtrace if
 /// TORCH_SHOW_CPP_STACKTRACES is 1), stands in the error file that the launcher has named, and

@@ -34,7 +34,7 @@ namespace {
 struct Worker::State {
     worker::WorkerEnvironment place;
     worker::Page page;
-    std::optional<ProcessGroup> group;  ///< set once; other threads look at joined() alone
+    std::optional<ProcessGroup> group;  ///< set once; other threads read joined() alone
     std::atomic<bool> has_joined = false;
     std::optional<worker::Scalars> scalars;  ///< from the first scalar()
 
@@ -212,7 +212,7 @@ bool Worker::stop_requested() {
         return false;
     }
     if (!state_->take_ballot() && !state_->has_agreed_to_stop) {
-        // It cannot fail here in a way that the wait does not tell.
+        // The wait reports every failure of this call.
         (void)state_->group->collective("asking for stop requests", [this] {
             state_->begin_stop_vote();
             return c10::intrusive_ptr<c10d::Work>();

@@ -119,14 +119,14 @@ constexpr std::optional<std::size_t> count_fields() {
 
 inline constexpr std::size_t kFieldsMax = 8;
 
-/// True if visit_fields() can look at a `Struct`.
+/// True if visit_fields() can visit the fields of a `Struct`.
 template <typename Struct>
 constexpr bool has_visible_fields() {
     constexpr std::optional<std::size_t> kCount = count_fields<std::remove_const_t<Struct>>();
     return kCount.has_value() && *kCount <= kFieldsMax;
 }
 
-/// A field to look at. Numbers are copied: there is no reference to a bit-field.
+/// A field to visit. Numbers are copied: a bit-field can have no reference.
 template <typename Field>
 requires(!std::is_arithmetic_v<Field> && !std::is_enum_v<Field>) Field& field_of(Field& field) {
     return field;

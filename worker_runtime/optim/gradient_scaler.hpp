@@ -31,7 +31,7 @@ struct GradientScalerOptions {
 /// addition the group agrees whether a gradient was not finite, so that all ranks take a step or
 /// none does, and have the same scale. One thread.
 ///
-/// One iteration: scale() the loss, backward, unscale() if the gradients are looked at or clipped,
+/// One iteration: scale() the loss, backward, unscale() if the gradients are read or clipped,
 /// step() for each optimizer, one update(). Every rank calls unscale() and step() alike: the first
 /// of them for an optimizer is a collective.
 class GradientScaler {
@@ -43,7 +43,7 @@ public:
     /// `loss` times the scale, in the same graph.
     [[nodiscard]] torch::Tensor scale(const torch::Tensor& loss) const;
 
-    /// Divides the gradients of `optimizer` by the scale, in place, for clipping or a look at them.
+    /// Divides the gradients of `optimizer` by the scale, in place, to be clipped or read.
     /// An error, and nothing changed, if that has been done since the last update(), or if a
     /// gradient is float16 itself: parameters of mixed precision are float32. An error of the group
     /// leaves the gradients divided and the step undecided.

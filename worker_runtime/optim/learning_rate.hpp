@@ -38,7 +38,7 @@ public:
 
     /// The base rates are those that the optimizer has now. So it is to be made before
     /// Checkpoints::resume(), which puts rates back that a schedule has set. Throws if the
-    /// optimizer has stepped or was resumed, as far as its state tells (SGD without momentum has
+    /// optimizer has stepped or was resumed, as far as its state shows (SGD without momentum has
     /// none).
     LearningRateSchedule(torch::optim::Optimizer& optimizer, Factor factor);
     /// With the base rate of each group, whatever the optimizer has done.
@@ -55,7 +55,7 @@ public:
     /// How often step() was called, in the runs before a resume as well.
     [[nodiscard]] std::int64_t position() const { return position_; }
 
-    /// Has checkpoints hold the position as the value `<name>.position`; the rates are there with
+    /// Has checkpoints hold the position as the value `<name>.position`; the rates are saved with
     /// the optimizer. This must outlive `state`'s use.
     void add_to(TrainingState& state, const std::string& name);
 

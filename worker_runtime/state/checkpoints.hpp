@@ -50,7 +50,7 @@ private:
     [[nodiscard]] Result<void> write(std::int64_t step, const TrainingState& state);
     [[nodiscard]] Result<std::optional<std::int64_t>> load(TrainingState& state,
                                                            TrainingState::Scope scope);
-    /// Success if `own` is one on every rank; else, on all, an error that tells where it is not.
+    /// Success if `own` is one on every rank; else, on all, an error that says where it is not.
     template <typename T>
     [[nodiscard]] Result<void> agreed(std::int64_t step, const char* what, const Result<T>& own);
 

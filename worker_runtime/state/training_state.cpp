@@ -41,7 +41,7 @@ void restore_random_state(torch::Device device, const torch::Tensor& states,
     at::Generator generator = at::globalContext().defaultGenerator(device);
     const std::lock_guard lock(generator.mutex());
     if (states.size(0) == group.world_size()) {
-        // A copy: the generator looks at the start of the storage, not of the view.
+        // A copy: the generator reads from the start of the storage, not of the view.
         generator.set_state(states[group.rank()].clone());
         return;
     }
@@ -71,7 +71,7 @@ Result<torch::Tensor> find_like(const TensorMap& tensors, const std::string& nam
     return stored->second;
 }
 
-/// Looks at each name once, so that what nobody has asked for is found.
+/// Checks each name once, and so finds a name that no part of the state has used.
 template <typename Map>
 Result<void> refuse_unknown(const Map& found, const std::set<std::string>& used) {
     for (const auto& [name, value] : found) {
@@ -261,7 +261,7 @@ Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
         snapshot.tensors[name] = std::move(*states);
     }
     for (const auto& [name, part] : parts_) {
-        // Behind all collectives: whose part fails leaves nobody waiting.
+        // After all collectives: a rank whose part fails leaves no rank waiting.
         if (const Result<void> saved = save_part(name, part.save, snapshot); !saved) {
             return saved.error();
         }
@@ -306,7 +306,7 @@ public:
         });
     }
 
-    /// The random state of `device` if it is there: a checkpoint of GPUs may go on on CPUs.
+    /// The random state of `device` if it was saved: a checkpoint of GPUs may go on on CPUs.
     void restore_random(const char* name, torch::Device device, const ProcessGroup& group) {
         const auto states = tensors_.find(name);
         if (states == tensors_.end()) {

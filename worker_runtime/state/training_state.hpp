@@ -64,7 +64,7 @@ public:
 
     enum class Scope {
         Everything,
-        Models,  ///< the networks' tensors alone; whatever else the snapshot has is not looked at
+        Models,  ///< the networks' tensors alone; the rest of the snapshot is not read
     };
     /// Compares `snapshot` with what is here and returns what puts it back, to be called once while
     /// both arguments and this live. Nothing is changed before: a tensor or value that is missing,

@@ -36,7 +36,7 @@ TakePiece taker(const EventsOptions& options) {
     };
 }
 
-/// The rendezvous tells of all of them in one stream.
+/// A rendezvous reports the events of all nodes in one stream.
 bool is_of_several_nodes(const EventsOptions& options) {
     const Result<ChosenJob> chosen = choose_job(
         {.log_dir = log_dir_of(options.log_dir), .name = options.run, .node = options.node});

@@ -27,7 +27,7 @@ Result<void> show_logs_of_job(const LogsOptions& options, const RendezvousAsked&
         return chosen.error();
     }
     if (chosen->folders.size() > 1 && options.question.follows) {
-        return shown;  // Only a rendezvous tells what comes from several nodes.
+        return shown;  // Only a rendezvous sends the logs of several nodes.
     }
     for (const std::string& folder : chosen->folders) {
         Result<void> of_node = show_answer(folder, logs_target("", options.question), write_out);

@@ -149,7 +149,7 @@ int show_here(const StatusOptions& options) {
                                        : show_nodes(options, chosen->folders);
 }
 
-/// The runs here of which none of the rendezvous that have answered tells.
+/// The runs here that none of the rendezvous that have answered reports.
 std::vector<JobHere> other_runs(const std::string& log_dir, const StatusHere& here) {
     std::vector<JobHere> runs;
     for (const std::string& folder : running_here(log_dir)) {

@@ -68,7 +68,7 @@ public:
     /// Runs `train`, in which the ranks may do different numbers of passes: a rank whose `train`
     /// has returned takes part, with gradients of zero, in the others' passes until theirs have,
     /// too. Then every rank has the network of one that was among the last; its optimizer's state
-    /// is its own. Before each pass the ranks tell each other a few words over Gloo. Within,
+    /// is its own. Before each pass the ranks send each other a few words over Gloo. Within,
     /// nothing but this wrapper, stop_requested() after each pass, and optimizers may use the
     /// group: no SyncBatchNorm, no other collective, or only with throw_on_early_termination. An
     /// exception of `train` is thrown on, and the others wait for this rank until it ends.

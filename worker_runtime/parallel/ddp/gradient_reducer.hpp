@@ -60,17 +60,17 @@ public:
     GradientReducer& operator=(const GradientReducer&) = delete;
 
     void before_forward();
-    /// `outputs`: what backward will start from; only looked at with find_unused_parameters.
+    /// `outputs`: what backward will start from; only read with find_unused_parameters.
     void before_backward(const std::vector<torch::Tensor>& outputs);
 
-    /// From now on the ranks tell each other in before_forward() what their pass will need.
+    /// From now on the ranks send each other in before_forward() what their pass will need.
     void begin_join(const JoinOptions& options);
     /// Takes part in what the others' passes need until they have run out of inputs, too; then
     /// everyone has the network of a rank that was among the last.
     void shadow_others();
     void end_join();
 
-    /// While false, backward adds to this rank's own gradients and tells nobody.
+    /// While false, backward adds to this rank's own gradients and sends nothing.
     bool is_synchronising = true;
 
 private:

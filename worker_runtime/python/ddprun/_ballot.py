@@ -100,7 +100,7 @@ class Ballot:
                 pass  # the program has destroyed it and made others
 
     def _end(self) -> None:
-        """At exit. A program that fails waits for nobody: a peer may hang."""
+        """At exit. A program that fails waits for no rank: a peer may hang."""
         if self._vote is None or self._is_done(0 if hasattr(sys, "last_value") else _END_S):
             self._let_go()
         else:

@@ -41,10 +41,10 @@ def save(worker: Worker, path: str, write: Callable[[str], None]) -> bool:
     """Has every rank write into one partial checkpoint, which then becomes `path` at once.
 
     Every rank calls it after the same step; write(partial) makes a file or a folder. An older
-    partial one is removed first, an older `path` is replaced. True, on every rank: it is
-    there, and stays after a loss of power. False, on every rank: this generation may have been
+    partial one is removed first, an older `path` is replaced. True, on every rank: `path`
+    exists, and survives a loss of power. False, on every rank: this generation may have been
     replaced, nothing was put in place. Raises on every rank what went wrong on one; an error of
-    write() itself is its rank's alone, whose death tells the others.
+    write() itself is its rank's alone; the others learn of it by that rank's death.
     """
     partial = path + PARTIAL
     if not _together(worker, path, lambda: worker.rank != 0 or _make_room(worker, path)):
@@ -134,7 +134,7 @@ def time_of(path: str) -> int:
 def is_whole(path: str) -> bool:
     """Whether this file has all that its own beginning, or its own end, says. Nothing is loaded.
 
-    That of a kind that tells nothing about it is taken as whole.
+    A file of a kind that says nothing about it is taken as whole.
     """
     try:
         if path.endswith(".safetensors"):
@@ -233,7 +233,7 @@ def _make_room(worker: Worker, path: str) -> bool:
     folder = os.path.dirname(path)
     _make_folder(worker, folder)
     _remove(path + PARTIAL)
-    # All of those that were under way in an earlier generation: nobody goes on with one.
+    # All of those that were under way in an earlier generation: no rank continues one.
     for left in glob.glob(os.path.join(glob.escape(folder), "ddprun-step=*" + PARTIAL)):
         _try_to_remove(worker, left)
     return True

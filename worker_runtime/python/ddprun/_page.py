@@ -48,7 +48,7 @@ _PARTS = ((_SLOT_BYTES, _VERSION_MIN), (_FIGURES_BYTES, _VERSION_WITH_FIGURES),
 
 
 class Page:
-    """This worker's view of its page. Without one, what is told is kept by nobody.
+    """This worker's view of its page. Without one, what is told is kept nowhere.
 
     Numbers are native, aligned, and written by one store each, through a memoryview cast to their
     type: struct writes some of them byte by byte.
@@ -76,7 +76,7 @@ class Page:
         pace = memoryview(bytearray(_PACE_BYTES)) if pace is None else pace
         self._pace = pace.cast("Q")
         self._pace_i64 = pace.cast("q")
-        self._teller: dict[int, object] = {}  # whoever writes the pace
+        self._teller: dict[int, object] = {}  # the call that writes the pace
         self._checkpoints = checkpoints
 
     def publish_until_ns(self) -> int:
@@ -120,8 +120,8 @@ class Page:
     def tell_pace(self, step: int, now_ns: int, is_first: bool) -> None:
         """`step` was done at now_ns; what has been waited until then belongs to it.
 
-        Not told if another thread tells one just now, or if this is a signal's handler and has
-        interrupted that: the next one is.
+        Not written if another thread writes a step just now, or if this is a signal's handler and
+        has interrupted that: the next one is.
         """
         pace = self._pace
         me = object()

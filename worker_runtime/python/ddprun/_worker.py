@@ -1,4 +1,4 @@
-"""Worker: its place, what it tells its agent, and its orderly end."""
+"""Worker: its place, its reports to its agent, and its orderly end."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ class Worker:
         self._ballot: Ballot | None = None
 
     def progress(self, step: int, *, samples: int = 0, loss: float | None = None) -> None:
-        """Tells the agent that `step` is done.
+        """Reports to the agent that `step` is done.
 
         step: number of the step, 0 to 2**64 - 2. Failure reports show the last one.
         samples: what this rank has trained on since the last call, in samples; they are added up.
         loss: its loss, in the program's own unit. A number: to make one of a tensor on a GPU
             waits for the GPU.
 
-        A few words in memory, and a look at the clock: about 2 microseconds. Any thread. Raises
+        A few words in memory, and a read of the clock: about 2 microseconds. Any thread. Raises
         TypeError or ValueError for what is no such number.
         """
         page = self._page

@@ -91,7 +91,7 @@ class DdprunCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None,
                **kwargs: Any) -> None:
-        """The Trainer averages the loss over `logging_steps`; this tells no other."""
+        """The Trainer averages the loss over `logging_steps`; this reports no other."""
         if logs and "loss" in logs:
             self._worker.progress(state.global_step, loss=float(logs["loss"]))
         self._before_save_ns = monotonic_ns()
@@ -106,7 +106,7 @@ class DdprunCallback(TrainerCallback):
         self._worker._tell_checkpointing(monotonic_ns() - self._before_save_ns)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The checkpoint is there already, and the time until the deadline is short."""
+        """The checkpoint exists already, and the time until the deadline is short."""
         if self._is_leaving:
             control.should_save = False
             control.should_evaluate = False

@@ -78,9 +78,9 @@ class DdprunCallback(Callback):
         self._newest = ""  # the last path that Lightning has written, or was refused
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Lightning's own checkpoints count as such in the job's time, whoever saves them.
+        """Lightning's own checkpoints count as such in the job's time, whichever code saves them.
 
-        No hook of Lightning tells when one is written.
+        No hook of Lightning reports when one is written.
         """
         if "save_checkpoint" in vars(trainer):
             return  # of an earlier stage

@@ -1,7 +1,7 @@
 """Prepares a Python that ddprun starts, while `site` runs and before the program does.
 
 sitecustomize.py calls begin(). A standby waits here for its place. A cold worker takes the lock by
-which its death is noticed, and tells the agent what its program imports. Afterwards sys.path,
+which its death is noticed, and reports to the agent what its program imports. Then sys.path,
 sys.path_importer_cache, sys.modules, os.environ and the installed sitecustomize are those of a
 Python that ddprun has not started.
 """
@@ -20,7 +20,7 @@ else:
 
 
 def begin(folder: str, modules: set[str]) -> None:
-    """`modules` were there before this one.
+    """`modules` were in sys.modules before this one.
 
     Raises what `import sitecustomize` raises without this folder, mostly that there is none.
     """
@@ -32,7 +32,7 @@ def begin(folder: str, modules: set[str]) -> None:
     is_worker = os.getsid(0) == os.getpid()
     if "DDPRUN_STANDBY" in os.environ:
         if not is_worker:
-            os._exit(1)  # A wrapper's own program, and nobody can tell it from the wrapped one.
+            os._exit(1)  # A wrapper's own program: nothing tells it from the wrapped one.
         standby.wait()
         return
     if os.environ.get("DDPRUN_PAGE") and is_worker:

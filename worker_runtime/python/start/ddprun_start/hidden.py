@@ -96,7 +96,7 @@ class Group:
         for module, name, _, instead in self.replaced:
             put(module.__dict__, name, instead)
         for logger in self.loggers:
-            # logging.config.dictConfig() disables those that are there; these would not have been.
+            # logging.config.dictConfig() disables those that exist; these would not have existed.
             logger.disabled = False
         if self.when_given is not None:
             self.when_given()
@@ -158,7 +158,7 @@ class HiddenModules:
             last = self.position.get(name)
             if last is None:
                 return  # Another thread has just given it.
-            # All before it, too: nobody knows on which of them it depends.
+            # All before it, too: it may depend on any of them.
             groups = self.groups[self.given:last + 1]
             changed = self._change(name, groups)
             if changed and not groups[-1].is_chosen and not self.goes_on and (
@@ -301,7 +301,7 @@ class _Begun:
         try:
             os.chdir(self.folder)
         except OSError:
-            pass  # It is gone, and the program lives in one that is there.
+            pass  # It is gone, and the program lives in one that exists.
         os.execvpe(self.command[0], self.command, self.environment)
 
 

@@ -1,4 +1,4 @@
-"""A cold worker tells the agent what its program imports, for the standbys of the next one.
+"""A cold worker reports to the agent what its program imports, for the standbys of the next one.
 
 A module is told if it is installed and something else than an installed module that is being
 imported asks for it. With it goes the State in which the import began, if the program has changed
@@ -50,7 +50,7 @@ def prepare() -> Learner | None:
 class Learner:
     """Stands before importlib's _find_and_load(), which each import calls that finds no module.
 
-    So neither sys.meta_path nor a module differs from those of a worker that tells nothing.
+    So neither sys.meta_path nor a module differs from those of a worker that reports nothing.
     """
 
     def __init__(self, path: str) -> None:
@@ -104,11 +104,11 @@ class Learner:
             raise
 
     def _look_and_load(self, name: str, import_: Any) -> Any:
-        """Imports, and tells it if it is installed. Its own failures end the telling alone."""
-        # Of a part of a program's package it would be the whole import that is looked at.
+        """Imports, and reports it if it is installed. Its own failures end the reports alone."""
+        # Of a part of a program's package it would be the whole import that is checked.
         top = name.partition(".")[0]
         if top not in sys.modules and not self._knows_finders():
-            # The program's finder is asked once, as in a worker that tells nothing.
+            # The program's finder is asked once, as in a worker that reports nothing.
             module = self.find_and_load(name, import_)
             if is_of(spec_of(sys.modules.get(top)), self.installed):
                 self.end("{} the program has changed sys.meta_path".format(name))
@@ -176,7 +176,7 @@ class Learner:
 
 
 class _Look:
-    """One import that is told: what was there when it began, and what it has done."""
+    """One import that is told: the state in which it began, and what it has done."""
 
     def __init__(self, learner: Learner, name: str) -> None:
         self.learner = learner

@@ -2,7 +2,7 @@
 
 OpenBLAS, which numpy and scipy bring, makes a pool of threads when it is loaded: as many as
 the first of VARIABLES says that names a number, at most one per CPU. A standby must have one thread
-only. So it tells OpenBLAS to make none, and in the worker asks for as many as a cold one has:
+only. So it has OpenBLAS make none, and in the worker asks for as many as a cold one has:
 openblas_set_num_threads(), https://github.com/OpenMathLib/OpenBLAS.
 """
 

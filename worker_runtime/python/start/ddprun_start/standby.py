@@ -29,10 +29,10 @@ _VARIABLE = "DDPRUN_STANDBY"
 # The clock of file systems, which moves in ticks of some milliseconds; `time` has no name for it.
 _CLOCK_REALTIME_COARSE = 5
 _MESSAGE_BYTES_MAX = 64 << 10  # Limits::standby_message_bytes_max
-_KILLED_FIRST = "1000"  # as oom_score_adj: nobody misses a standby
+_KILLED_FIRST = "1000"  # as oom_score_adj: a standby can be replaced
 _KEPT_HEADER = "ddprun imports 3"
 _KEPT_FILES_MAX = 64  # of as many programs; the oldest go
-_CHECKED_S = 1.0  # what was looked at is not looked at again for so long
+_CHECKED_S = 1.0  # what was checked is not checked again for so long
 # These go through all variables, for names that begin with their own.
 _SEEKERS = frozenset(("tqdm.utils", "fsspec.config"))
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
@@ -72,7 +72,7 @@ class _Guard:
     It sees what is undone when the import is over: a thread that was joined, a file that was
     closed, a message that was sent. It cannot be taken out, each later event of the process would
     pass through it; so only a rehearsal has one, which never becomes a worker. It does not
-    see what C code does by itself; _judge() looks at what is left of that.
+    see what C code does by itself; _judge() checks what is left of that.
     """
 
     def __init__(self, agent: _Agent, lines: list[str]) -> None:
@@ -120,7 +120,7 @@ class _Guard:
             else:
                 return
         elif event == "os.mkdir" and os.path.isdir(args[0]):
-            return  # So that it is there, which it is.
+            return  # To make sure that the folder exists, which it does.
         else:
             deed = _DEEDS[event].format(*args)
         frame = sys._getframe(1)
@@ -133,8 +133,8 @@ class _Guard:
 
 
 class _Watched(dict):  # type: ignore[type-arg]
-    """The data of os.environ, which notes the first of `placed` that somebody asks for, and who
-    goes through all variables: a worker's place is not among them yet."""
+    """The data of os.environ, which notes the first of `placed` that a module asks for, or a
+    pass through all variables: a worker's place is not among them yet."""
 
     def __init__(self, data: dict[bytes, bytes], placed: frozenset[bytes]) -> None:
         super().__init__(data)
@@ -212,7 +212,7 @@ def _wait() -> Exception | None:
     for folder in _searched([start, *(group.before for group in groups)], of_others.installed):
         files_before[folder] = _fingerprint(folder)
     hidden.hide(groups, of_others)
-    # Else the first allocations of the program have all that was imported looked at.
+    # Else the program's first allocations have the collector visit all that was imported.
     gc.collect()
     title = Title(os.environ.get("LOCAL_RANK", ""))
     agent.send("ready\0{}".format(_memory_kib()).encode())
@@ -334,7 +334,7 @@ def _keep_in(folder: int, name: str, text: bytes) -> None:
 def _compare(files_before: dict[str, Any], agent: _Agent) -> None:
     for path, before in files_before.items():
         if _fingerprint(path) != before:
-            # Its worker starts cold, with what is there now.
+            # Its worker starts cold, with the files as they are now.
             _end(agent, "unfit", path, "has changed")
 
 
@@ -347,8 +347,8 @@ def _import(order_lines: list[str], agent: _Agent, guard: _Guard | None, start: 
             placed: frozenset[bytes]) -> tuple[list[Group], Modules]:
     """Does what the lines say, in their order; returns a Group per import, and all modules.
 
-    `import NAME`. `guess NAME [DIGEST [STATE]]` and `learned …`: if it is there and no part of the
-    program, in that State; it must find what the worker that told it has found.
+    `import NAME`. `guess NAME [DIGEST [STATE]]` and `learned …`: if it exists and is no part of
+    the program, in that State; it must find what the worker that told it has found.
     """
     if guard is not None:
         guard.begin()

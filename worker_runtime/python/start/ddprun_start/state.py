@@ -1,4 +1,4 @@
-"""The things that an import can look at: read, compared, set, and written as text.
+"""The things that an import can read; here they are read, compared, set, and written as text.
 
 Two imports of one module do the same if both find the same State and the same Conditions. A State
 can be set by a standby, Conditions can only be compared.
@@ -14,7 +14,7 @@ import sys
 try:
     import _ctypes
 except ImportError:
-    pass  # A Python without it tells nothing, and is no standby.
+    pass  # A Python without it reports nothing, and is no standby.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class NoText(Exception):
 
 
 class State:
-    """The things that an import can look at and a standby can set."""
+    """The things that an import can read and a standby can set."""
 
     def __init__(self, hidden: frozenset[bytes]) -> None:
         """As it is now; `hidden` are variables that no import may ask for."""
@@ -191,7 +191,7 @@ class State:
 
 
 def _program() -> tuple[Any, ...]:
-    """The program, as libraries see it: its file, or None, and sys.argv[0], if it is there."""
+    """The program, as libraries see it: its file, or None, and sys.argv[0], if it exists."""
     try:
         file = object.__getattribute__(sys.modules["__main__"], "__dict__").get("__file__")
     except (AttributeError, KeyError):
@@ -309,7 +309,7 @@ class Modules:
         kind = type(module)
         if not isinstance(module, type(sys)) or (
                 kind.__getattribute__ is not type(sys).__getattribute__):
-            return False  # To look at it may load it.
+            return False  # To read its members may load it.
         spec = spec_of(module)
         try:
             # One that is being imported, as `site` is at first, gets its own functions yet.
@@ -328,7 +328,7 @@ class Modules:
             spec.loader is None and not spec.submodule_search_locations)
 
     def replaced(self) -> list[tuple[Any, str, Any, Any]]:
-        """Module, name, what was there and what is there instead; ABSENT: nothing."""
+        """Module, name, the member before and the member now; ABSENT: none."""
         return [one for known in list(self.members.values()) for one in known.replaced()]
 
     def change(self, is_of_library: bool) -> str:
@@ -344,7 +344,7 @@ class Modules:
 
 
 class _Members:
-    """A module's members when they were looked at. Only functions and classes are held: a library
+    """A module's members when they were read. Only functions and classes are held: a library
     lets go of others, as of large tensors, and they must be gone then."""
 
     __slots__ = ("module", "names", "version", "seen", "judged")
@@ -461,7 +461,7 @@ def is_of(spec: Any, folders: tuple[str, ...]) -> bool:
 
 
 class Conditions:
-    """The things that an import can look at and no standby can set for it."""
+    """The things that an import can read and no standby can set for it."""
 
     def __init__(self, hidden: dict[str, Any]) -> None:
         """As they are now; `hidden` are modules that are not in sys.modules."""
@@ -571,7 +571,7 @@ def _of_decimal(hidden: dict[str, Any]) -> Any:
 
 
 def _openmp_threads(core: Any) -> Any:
-    """How many threads the OpenMP of torch has. torch.get_num_threads() would have MKL look at its
+    """How many threads the OpenMP of torch has. torch.get_num_threads() would have MKL read its
     variables, which a program may set later."""
     if core.__file__ not in _OPENMP:
         _OPENMP[core.__file__] = c_function(core.__file__, "omp_get_max_threads")
@@ -651,12 +651,12 @@ def has_children() -> bool:
         with open("/proc/thread-self/children", "rb") as file:
             return file.read() != b""
     except OSError:
-        return False  # A kernel that does not tell.
+        return False  # A kernel that does not report it.
 
 
 def drawn_numbers(hidden: dict[str, Any], left_out: frozenset[str] = frozenset()) -> dict[
         str, Any]:
-    """The positions of the generators of random numbers that are there, but for `left_out`;
+    """The positions of the generators of random numbers that exist, but for `left_out`;
     `hidden` are modules that are not in sys.modules. Reading one of torch's may import more."""
     found: dict[str, Any] = {}
     for name, module, read in _GENERATORS:
@@ -670,5 +670,5 @@ def drawn_numbers(hidden: dict[str, Any], left_out: frozenset[str] = frozenset()
 
 
 def changed_numbers(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
-    """The generators that were there before and have another position."""
+    """The generators that existed before and have another position."""
     return {name for name in before if now.get(name, before[name]) != before[name]}
