@@ -177,7 +177,7 @@ Clock::time_point Crowd::await_generation(int generation) {
     const auto number = static_cast<std::uint64_t>(generation);
     await(fmt::format("all {} agents have generation {}", agents_.size(), generation),
           [this, number] {
-              // A later one if somebody was lost meanwhile: then the samples are wrong, and said
+              // A later one if an agent was lost meanwhile: then the samples are wrong, and said
               // so.
               return std::any_of(started_.lower_bound(number), started_.end(),
                                  [this](const auto& g) { return g.second >= agents_.size(); });

@@ -2,9 +2,9 @@
 with real etcds), and a fault every few seconds, drawn by a seed. The run does not measure speed; it
 checks that nothing was wrong:
 
-* on a node a worker never starts while another one of that node is alive (the kernel's lock tells),
-  nor one of an earlier generation than was there before;
-* no two workers of a generation have the same rank, all agree how many there are;
+* on a node a worker never starts while another one of that node is alive (the kernel's lock shows
+  it), nor one of an earlier generation than ran on the node before;
+* no two workers of a generation have the same rank, and all agree on the world size;
 * no ddprun and no daemon ends that was not killed;
 * once all faults are healed, all nodes that are not in quarantine run in one generation, its
   workers end well, and every ddprun exits 0.
@@ -184,7 +184,7 @@ class Watch:
         heapq.heappush(self.undone, (time.monotonic() + seconds, self.number, names, undo))
 
     def kill_worker(self, node):
-        """The one that has said last that it is there, if it still is."""
+        """Kills the worker that wrote the last line of `node`, if it is still alive."""
         pids = [line.pid for line in self.history() if line.node == f"node{node}"]
         command = f"/proc/{pids[-1]}/cmdline" if pids else ""
         if os.path.exists(command):
@@ -262,7 +262,7 @@ class Watch:
         return job["generation"]
 
     def heal(self):
-        """Seconds from the end of all faults until everybody ran; then all end well."""
+        """Seconds from the end of all faults until all nodes ran; then all end well."""
         begun = time.monotonic()
         generation, since = None, begun
         while not self.wrong and (generation is None or time.monotonic() - since < SETTLED_S):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The control plane: how fast failures are noticed and answered, at which scale, at what cost.
 
-Nothing is asserted except that nobody is ever declared dead who is not (false-alarms), that no
-worker notices a lost daemon (stall-*), and what chaos.py lists: the table says what was measured in
-this run on this machine. All nodes share its cores, the peer's too.
+Nothing is asserted except that no living node is ever declared dead (false-alarms), that no worker
+notices a lost daemon (stall-*), and what chaos.py lists: the table says what was measured in this
+run on this machine. All nodes share its cores, the peer's too.
 """
 
 import argparse
@@ -127,7 +127,7 @@ class Bench:
                      [idle["crowd_cpu_percent"]])
 
     def watchers(self):
-        """1,000 nodes of 8 workers, whose progress nobody, one and 1,000 follow."""
+        """1,000 nodes of 8 workers, whose progress no watcher, one and 1,000 watchers follow."""
         for count in (0, 1, 1000):
             say(f"1000 nodes of 8 workers, {count} watchers")
             with Daemon(self.build) as daemon:
@@ -144,7 +144,7 @@ class Bench:
                      daemon.endpoint, "--job", "crowd-1", "--count", str(count)],
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE)
                 watchers.stdout.readline()
-                # The crowd's end is that of the job, and of whoever watches it.
+                # When the crowd ends, the job and its watchers end.
                 told = crowd.stdout.read()
                 got = json.loads(watchers.communicate()[0])
                 crowd.wait()

@@ -171,7 +171,7 @@ class Job:
         return os.open(f"/proc/self/fd/{self.lines.pipe.fileno()}", os.O_WRONLY | os.O_CLOEXEC)
 
     def terminal(self, environment):
-        """One for a launcher, whose text goes into the log until nobody has it any more."""
+        """A launcher's terminal; its text goes into the log until no process has it open."""
         environment["TERM"] = "xterm"
         ours, theirs = pty.openpty()
         log = os.dup(self.log.fileno())
@@ -333,5 +333,5 @@ def await_standbys(job, launcher, count):
         found = [pid for pid in job.descendants(lambda pid: True, [launcher]) if is_waiting(pid)]
         if len(found) == count:
             return found
-        time.sleep(0.1)  # No event tells the bench of standbys.
+        time.sleep(0.1)  # No event reports standbys to the bench.
     raise RuntimeError(f"{job.peer.name}: not {count} standbys within {PATIENCE_S} s")

@@ -19,7 +19,7 @@ CRASHES_PER_JOB = 3  # below the number of restarts a minute that makes ddprun p
 NEVER_S = 20.0
 CONSOLE_S = 300.0
 LOG_BYTES = 32 << 20  # of each of eight workers
-# Stamps that it is there, waits for the word, writes, stamps that all is written, and stays.
+# Stamps its start, waits for the word, writes, stamps that all is written, and stays.
 LOGGING_WORKER = """#!/bin/sh
 {stamp} {stamps} exit
 read -r go < {go}

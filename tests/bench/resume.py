@@ -4,7 +4,7 @@
 Under ddprun, alternating: a worker fails, and the next one reads a checkpoint of which nothing is
 in memory, as after the loss of a node or where the training data have pushed it out. The file is
 read as a training does it, from start to end; the time that imports take before is a sleep. One
-worker tells where its checkpoint is, the other does not. Nothing is asserted: the table says what
+worker reports where its checkpoint is, the other does not. Nothing is asserted: the table says what
 was measured in this run on the file system of --folder.
 """
 

@@ -79,7 +79,7 @@ class Server:
 
 
 class SlowResolver:
-    """A context: a name server that knows nobody and says so after `delay_s`, or never (None)."""
+    """A context: a name server that knows no name and says so after `delay_s`, or never (None)."""
 
     ADDRESS = "127.0.0.53"
 

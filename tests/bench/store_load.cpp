@@ -133,7 +133,7 @@ json connects(const Flags& flags) {
 }
 
 /// Each client adds 1 and then waits for the last one's key: torchelastic's barrier. The first
-/// round is not counted. A relay's last client shows by its number that all are there.
+/// round is not counted. A relay's last client shows by its number that all have come.
 json barrier(const Flags& flags) {
     StoreCrowd crowd(flags.target, flags.clients);
     crowd.connect_all();

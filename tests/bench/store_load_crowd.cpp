@@ -218,7 +218,7 @@ void StoreCrowd::read(std::size_t index, const OnReply& on_reply) {
         lose(index);
         return;
     }
-    // Only short replies are looked at, and those come in one piece or are joined here.
+    // Only short replies are examined, and those come in one piece or are joined here.
     const std::size_t kept = std::min(size, client.reply.size() - client.filled);
     std::memcpy(client.reply.data() + client.filled, scratch_.data() + size - kept, kept);
     client.filled += kept;

@@ -59,7 +59,7 @@ public:
     /// Sends `request` now(), whose reply has `reply_bytes` bytes; none at all is no wait.
     void ask(std::size_t client, std::string_view request, std::size_t reply_bytes);
 
-    /// Until nobody waits for a reply any more.
+    /// Until no client waits for a reply any more.
     void run(const OnReply& on_reply);
 
     /// Read once for each reply: before that, and when run() has not been called, set_now().
@@ -73,7 +73,7 @@ public:
     [[nodiscard]] Clock::time_point asked_at(std::size_t client) const {
         return clients_[client].asked_at;
     }
-    /// Microseconds from connect() to the greeting, of everybody who was greeted.
+    /// Microseconds from connect() to the greeting, of each client that was greeted.
     [[nodiscard]] const std::vector<double>& greeting_us() const { return greeting_us_; }
 
 private:

@@ -29,7 +29,7 @@ class RelaysBench:
                             str(store.port)])
 
     def through(self, peer, store, count, measure):
-        """`measure` with the ports to dial and the options that tell the generator of relays."""
+        """`measure` with the ports to dial and the load generator's options for relays."""
         if peer is DIRECT:
             return measure(store.ports, {})
         with self.relays(store, count) as relays:

@@ -3,7 +3,7 @@
 
 Every node is a process with PyTorch's own c10d rendezvous handler and no workers. All join; then
 one of them joins again, as torchrun does after a failed worker, and the others do what torchrun's
-agents do: look every 0.1 s whether somebody waits, and then join again. Prints JSON: how long it
+agents do: check every 0.1 s whether a node waits, and then join again. Prints JSON: how long it
 took until the last node had its new place. Run by the Python that has torch.
 """
 

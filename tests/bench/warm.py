@@ -178,7 +178,7 @@ class Bench:
                     ready = [job.lines.await_line(r"^rank (\d) pid (\d+)", PATIENCE_S)[1]
                              for _ in range(2)]
                     victim = next(int(match[2]) for match in ready if match[1] == "0")
-                    time.sleep(0.2)  # Both wait, and so does everybody else.
+                    time.sleep(0.2)  # Both wait, and so does every other process.
                     before = time.monotonic_ns()
                     os.kill(victim, signal.SIGKILL)
                     told = int(job.lines.await_line(r"^told (\d+)", PATIENCE_S)[1][1])

@@ -97,7 +97,7 @@ class BrowserTest(unittest.TestCase):
     def check_accessible(self, page):
         """axe-core finds nothing, in light and in dark."""
         for scheme in ("dark", "light"):
-            # Colours that are on their way to others are judged by nobody.
+            # Without motion no colour is in transition when axe-core judges it.
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             page.evaluate(axe_source())
             found = page.evaluate("() => axe.run(document)")["violations"]
@@ -118,7 +118,7 @@ class BrowserTest(unittest.TestCase):
 
 class FakeDaemon(http.server.ThreadingHTTPServer):
     """Serves the page as it is in the repository, with what a test makes up. `told` is what
-    /status says, tell() adds an event for whoever follows, `orders` keeps what was posted."""
+    /status says, tell() adds an event to each stream, `orders` keeps what was posted."""
 
     daemon_threads = True
     token = None  # who asks must show it
@@ -220,7 +220,7 @@ class FakeAnswers(http.server.BaseHTTPRequestHandler):
 
 
 def made_up_job(nodes, slots, step=100, **fields):
-    """A job that trains, as a daemon tells of it."""
+    """A job that trains, as a daemon reports it."""
     ranks = [{"rank": rank, "node": f"gpu-{rank // slots:04}", "local_rank": rank % slots,
               "phase": "training", "step": step + rank % 2, "steps_per_s": 3.9,
               "step_age_ms": 250, "own_share": 0.93, "memory_bytes": 61e9, "gpu_use": 0.97}

@@ -110,7 +110,7 @@ TEST_CASE("a signal to a container's first process drains, and foreign orphans a
     visitor.wait_for_line("^orphan$");
     CHECK(visitor.wait_exit() == 0);
     for (bool is_reaped = false; !is_reaped;) {
-        // Nothing tells when a zombie is gone, so each look is a process that starts and ends.
+        // No event reports the end of a zombie, so a process starts and ends before each look.
         Process& pause = cluster.start({.argv = {"/bin/true"}, .env = {}, .cwd = {}, .name = {}});
         REQUIRE(pause.wait_exit() == 0);
         is_reaped = children_of(init).size() == 1;

@@ -14,7 +14,7 @@ using namespace ddprun::test;
 
 namespace {
 
-/// Workers that tell which of the two signals they got by what they say before they exit 0.
+/// Workers that say which of the two signals they got before they exit 0.
 std::vector<std::string> obedient_script(const Cluster& cluster) {
     return {
         "--exit-on-signal",   "15", "0", "--exit-on-signal", "2", "0", "--print", "--wait-for-file",

@@ -58,8 +58,8 @@ std::string names_of(const std::vector<nlohmann::json>& events) {
     return names;
 }
 
-/// A worker that trains and fails in the first generation once `fail` is there, and ends in the
-/// second once `end` is.
+/// A worker that trains and fails in the first generation once `fail` exists, and ends in the
+/// second once `end` exists.
 std::vector<std::string> failing_once(const std::string& fail, const std::string& end) {
     return {"--max-restarts",
             "1",

@@ -113,7 +113,7 @@ TEST_CASE("all addresses of a name are tried") {
     if (!names.are_possible()) {
         return;
     }
-    // The resolver answers with 127.0.0.1 first, where nobody listens.
+    // The resolver answers with 127.0.0.1 first, where no process listens.
     Process& daemon =
         cluster.start({.argv = {Cluster::program("ddprun-rendezvous"), "--listen", "127.0.0.9:0"}});
     const std::string line = daemon.wait_for_line("listening on 127\\.0\\.0\\.9:[0-9]+");

@@ -19,9 +19,9 @@ constexpr const char* kHeld = "warning: 4 s after all workers were gone GPU 0 ho
 constexpr const char* kUnanswered = "warning: NVIDIA's driver does not answer";
 
 /// ddprun with a driver that does as `use` says. Its worker, which is started again whenever it
-/// fails, runs `script` in the folder of the driver's marks: use.memory1 is there once the driver
-/// has told for the first time how much is in use, before the workers. `fail` in it fails, but not
-/// before that.
+/// fails, runs `script` in the folder of the driver's marks. The driver makes use.memory1 when it
+/// first reports how much memory is in use, before the workers. `fail` in the script waits for
+/// use.memory1 and then fails.
 struct Job {
     Job(const std::string& use, const std::string& script) {
         std::filesystem::create_directory(folder());

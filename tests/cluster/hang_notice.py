@@ -88,7 +88,7 @@ while not os.path.exists(os.path.join(sys.argv[1], "end")):
 
 
 def ras_rank(rank, count):
-    """As NCCL 2.29 tells it."""
+    """One rank in the words of NCCL 2.29."""
     return {"rank": rank, "host": "127.0.0.1", "pid": 4711 + rank, "cuda_dev": rank,
             "nvml_dev": rank,
             "status": {"init_state": 0, "async_error": 0, "finalize_called": False,

@@ -279,7 +279,7 @@ TEST_CASE("a flight recorder that does not answer, is not there, or is no pipe h
 TEST_CASE("workers that sleep while their GPU computes do not hang") {
     Cluster cluster;
     const std::string use = cluster.dir() / "use";
-    // They end once their GPU has been looked at three times. ddprun makes $$ of $$$$.
+    // They end once ddprun has checked their GPU three times. ddprun makes $$ of $$$$.
     Process& node =
         cluster.start_ddprun({"--hang-timeout", "1", "--no-python", "/bin/sh", "-c",
                               "echo process 0 $$$$ 40 0 > " + use + "; exec \"$@\"", "sh",

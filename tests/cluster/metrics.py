@@ -22,7 +22,7 @@ import urllib.request
 PATIENCE_S = 120  # on a machine that has no time for it
 BIN = DASHBOARD = DOCUMENT = ""
 
-# Fails once, then asks the store for a sign of life, and makes steps until somebody writes to it.
+# Fails once, then asks the store for a sign of life, and makes steps until the test writes to it.
 WORKER = """import os, select, socket, struct, sys, time
 import ddprun
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -110,7 +110,7 @@ class Metrics(unittest.TestCase):
         with self.job():
             text = ""
             while "ddprun_rank_steps_per_second{" not in text:
-                # The nodes tell it once somebody has asked; a scrape is told nothing by itself.
+                # After a scrape the nodes report their figures; only the next scrape has them.
                 headers, text = ask(self.port, "/metrics?nodes=1&ranks=1")
             self.assertEqual(headers["Content-Type"], "text/plain; version=0.0.4; charset=utf-8")
             for line in ('ddprun_job_phase{job_id="llama",phase="running"} 1',
@@ -167,7 +167,7 @@ class Metrics(unittest.TestCase):
                 if prometheus.poll() is not None or time.monotonic() > deadline:
                     log.seek(0)
                     self.fail(f"nothing was scraped:\n{log.read()}")
-                time.sleep(0.2)  # Prometheus tells nobody when it has scraped.
+                time.sleep(0.2)  # Prometheus does not report when it has scraped.
             self.assertEqual([one["metric"]["phase"] for one in running], ["running"])
             self.assertEqual([one["metric"]["job_id"] for one in running], ["llama"])
             known = set()

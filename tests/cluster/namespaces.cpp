@@ -28,7 +28,7 @@ StartOptions program(std::vector<std::string> argv) {
     return {.argv = std::move(argv), .env = {}, .cwd = {}, .name = {}};
 }
 
-/// As somebody else's program finds out.
+/// True if unshare(1), a program that is not ours, can make them.
 bool has_namespaces() {
     Cluster cluster;
     Process& trial = cluster.start(program(

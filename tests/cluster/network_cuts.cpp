@@ -120,7 +120,7 @@ TEST_CASE("two nodes that lose each other meet again, and no verdict is given in
     Cluster cluster;
     Network network(2);
     Job job;
-    // The port is nobody else's in this network. The head starts the daemon.
+    // No other process has the port in this network. The head starts the daemon.
     job.endpoint = Network::address(0) + ":29400";
     job.script = {"--exit-on-signal",   "15", "0", "--print", "--wait-for-file",
                   cluster.dir() / "end"};

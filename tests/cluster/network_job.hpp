@@ -10,7 +10,7 @@
 namespace ddprun::test {
 
 /// A job of two nodes or three. Workers run until the file `end` exists and leave at once when they
-/// are told. Those of generation 2 look at the page and say `isolated` once they may be replaced.
+/// are told. Those of generation 2 read the page and say `isolated` once they may be replaced.
 inline Job watched_job(const Cluster& cluster, const std::string& endpoint) {
     Job job;
     job.nnodes = "2:3";

@@ -77,7 +77,7 @@ def serve():
     subprocess.run(["exportfs", "-o", "rw,sync,fsid=0,no_root_squash,insecure,no_subtree_check",
                     "127.0.0.1:" + SERVED], check=True)
     subprocess.run(["rpc.nfsd", "--no-nfs-version", "3", "--host", "127.0.0.1", "2"], check=True)
-    write("/proc/fs/nfsd/v4_end_grace", "Y")  # nobody was here before
+    write("/proc/fs/nfsd/v4_end_grace", "Y")  # no client was here before
     for folder in (ONE, OTHER):
         mount("127.0.0.1:/", folder, "nfs4", "vers=4.2,proto=tcp,addr=127.0.0.1,"
                                              "clientaddr=127.0.0.1,nosharecache")

@@ -17,7 +17,7 @@ struct Job {
     std::vector<std::string> script;  ///< of the test worker
 };
 
-/// The arguments of a ddprun of `job`. It starts as soon as the minimum of nodes is there and grows
+/// The arguments of a ddprun of `job`. It starts as soon as the minimum of nodes has come and grows
 /// at once; `flags` are this node's own.
 inline std::vector<std::string> node_args(const Job& job,
                                           const std::vector<std::string>& flags = {}) {

@@ -168,7 +168,7 @@ TEST_CASE("workers that reach the store through a relay notice nothing but the a
         CHECK(node->count_lines("^calls of others: False$") == 4);
         CHECK(node->text().find("relay:") == std::string::npos);
     }
-    // Each node's own and another in each generation; nobody answers there any more.
+    // Each node has its own, and another one in each generation; no relay answers there any more.
     CHECK(addresses.size() == 4);
     CHECK(addresses.count(port.endpoint()) == 0);
     for (const std::string& address : addresses) {

@@ -1,5 +1,5 @@
 // Operators give a job orders, with real daemons, nodes and ddpctl: each order is carried out, is
-// an event with who asked, and uses up no restart; nobody gives one without the operators' secret.
+// an event with who asked, and uses up no restart; an order needs the operators' secret.
 
 #include <sys/stat.h>
 

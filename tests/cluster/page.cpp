@@ -1,4 +1,4 @@
-// The page that an agent shares with workers that look at it: drains, progress, isolation.
+// The page that an agent shares with workers that read it: drains, progress, isolation.
 
 #include <signal.h>
 

@@ -1,6 +1,6 @@
 """The same worker under torchrun and under ddprun, with the same flags: what does it see?
 
-Everything that a worker, or somebody who looks at logs, exit code and console, can see is compared.
+Everything that a worker, or a user who reads logs, exit code and console, can see is compared.
 ALLOWED names what may differ and why; the document repeats it. A difference that is not named
 fails, and so does a name for which no difference was seen.
 
@@ -224,7 +224,7 @@ ALLOWED = [
 
 
 def free_port():
-    """A port that nobody has, nor the one for ddprun's rendezvous beside it."""
+    """A port that no process has; the one for ddprun's rendezvous is free, too."""
     while True:
         with socket.socket() as store, socket.socket() as rendezvous:
             store.bind(("127.0.0.1", 0))
@@ -285,7 +285,7 @@ class Console:
         while select.select([self._ours], [], [], max(0, deadline - time.monotonic()))[0]:
             try:
                 said += os.read(self._ours, 65536)
-            except OSError:  # nobody has the other end any more
+            except OSError:  # no process has the other end any more
                 os.close(self._ours)
                 process.wait(max(0, deadline - time.monotonic()))
                 return plain_text(said.decode()), ""

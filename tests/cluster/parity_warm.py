@@ -25,7 +25,7 @@ PACKAGE = os.path.join(ROOT, "worker_runtime", "python")
 RECVMSG = {"x86_64": 47, "aarch64": 212}[platform.machine()]
 QUICK = ["plain", "module", "redirects and tee by rank", "set by the user", "odd state"]
 ATTEMPTS = 3  # A worker may fail before its agent has heard that the last standby is ready.
-# `--no-python` has no standbys; the other Python has no package, and is there for a link alone.
+# `--no-python` has no standbys; the other Python, which is only a link, has no package.
 NOT_WARM = ["no python", "another Python is active"]
 
 # The last that a standby imports. A rehearsal has another function for starting threads.
@@ -88,7 +88,7 @@ class Both:
         folder = tempfile.mkdtemp(dir=self.parent)
         told = os.path.join(folder, "told")
         os.mkfifo(told)
-        # Both ends are open all the time: nobody who opens it waits for another.
+        # Both ends are open all the time: no process that opens it waits for another.
         held = os.open(told, os.O_RDWR | os.O_CLOEXEC)
         try:
             run = dataclasses.replace(run)
@@ -153,7 +153,7 @@ def make_environment(folder):
 
 
 def make_probe(folder):
-    """The probe that fails at first, and tells whether it is warm."""
+    """The probe that fails at first, and reports whether it is warm."""
     with open(parity.PROBE, encoding="utf-8") as file:
         text = file.read()
     text = text.replace("\ndef main():\n", WAIT, 1).replace("    seen = look()\n", MORE, 1)

@@ -89,7 +89,7 @@ TEST_CASE("--dry-run tells where the workers' store would be") {
 
 TEST_CASE("workers are bound to the CPUs of the plan") {
     Cluster cluster;
-    // On a machine with a single CPU nobody can have one of his own.
+    // On a machine with a single CPU no worker can have a CPU of its own.
     const std::string mode =
         std::filesystem::exists("/sys/devices/system/cpu/cpu1") ? "exclusive" : "node";
     const std::vector<std::string> flags = {"--nproc-per-node", "2", "--numa-binding", mode};

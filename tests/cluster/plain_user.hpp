@@ -28,7 +28,7 @@ public:
         if (!is_root_) {
             return;
         }
-        // The build may lie where nobody else may look.
+        // The build may lie where no other user may read.
         std::filesystem::create_directory(bin_);
         for (const char* program : {"ddprun", "ddprun-keeper", "ddprun-rendezvous", "ddpctl"}) {
             std::filesystem::copy_file(bin_dir() + "/" + program, bin_ + "/" + program);

@@ -52,7 +52,7 @@ TEST_CASE("a node that is not fit any more after a failure leaves, and a spare t
     a.wait_for_line(place_in(2));
     spare.wait_for_line(place_in(2));
     a.wait_for_line("node .* is not fit$");
-    // It is looked at before it joins again, too; and fit again it is not trusted at once.
+    // It is checked before it joins again, too; and fit again it is not trusted at once.
     Process& again = start("fault-b");
     CHECK(again.wait_exit() == 97);
     std::filesystem::remove(cluster.dir() / "fault-b");

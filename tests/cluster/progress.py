@@ -1,7 +1,7 @@
-"""How far ranks are, as a rendezvous tells it over HTTP, and which one all others wait for.
+"""How far ranks are, as a rendezvous reports it over HTTP, and which one all others wait for.
 
 Workers of two nodes step in time, as ranks that train together do: each works for a while of its
-own, then waits until the slowest is done, and tells through its page how long that was. One of
+own, then waits until the slowest is done, and reports through its page how long that was. One of
 them, chosen at random, has more to do of its own.
 
 usage: progress.py BIN_DIR RANKS_PER_NODE TIMES [unittest's words]
@@ -290,7 +290,7 @@ class ProgressTest(unittest.TestCase):
             self.assertEqual(node.wait(PATIENCE_S), 0, said)
 
 
-# Rank 1 tells two steps, rank 0 one more; then nobody tells any, and both are busy.
+# Rank 1 reports two steps, rank 0 one more; then neither reports any, and both are busy.
 STUCK = """
 import os, sys
 import ddprun
@@ -302,7 +302,7 @@ while not os.path.exists(os.path.join(sys.argv[1], "end")):
 """
 
 
-# Tells as many steps as its rank lets it, when all have begun, then none.
+# Reports as many steps as its rank lets it, when all have begun, then none.
 STANDS_STILL = """
 import glob, os, sys, time
 import ddprun

@@ -3,7 +3,7 @@ its own: what stands there at the end, when it crashes, is interrupted or debugg
 changes.
 
 The terminal is a real one, and pyte shows what a person would see of it. Under ddprun it must look
-as it should; torchrun's is looked at in the same way and printed beside it.
+as it should; torchrun's is checked in the same way and printed beside it.
 
 usage: resnet_terminal.py DDPRUN|WHEEL [TEST...]  (with a Python that has torch, tqdm and pyte)
 """
@@ -80,7 +80,7 @@ class Terminal:
                 raise AssertionError(f"nothing more after {PATIENCE_S} s:\n{self.text()}")
             try:
                 self._stream.feed(os.read(self._ours, 65536))
-            except OSError:  # nobody has the other end any more
+            except OSError:  # no process has the other end any more
                 self._is_open = False
 
     def read_until_line(self, pattern):
@@ -178,7 +178,7 @@ class ResNet(unittest.TestCase):
         self.both(act)
 
     def test_a_crash(self):
-        """The error is there, whole, and what is above it is as it was."""
+        """The whole error is shown, and what is above it is as it was."""
         def act(terminal, launcher):
             code = terminal.end()
             self.assertEqual(code, 1, terminal.text())

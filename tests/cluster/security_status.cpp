@@ -1,4 +1,4 @@
-// Goal: ddpctl tells how a real job stands, and what keeps it from telling.
+// Goal: ddpctl reports the state of a real job, or what keeps it from reporting.
 
 #include <signal.h>
 

@@ -60,7 +60,7 @@ TEST_CASE("a job runs through TLS with a daemon that its head starts") {
     CHECK(hidden.wait_exit() == 0);
     CHECK(hidden.out().find("generation 1, 2 ranks") != std::string::npos);
 
-    // No last word, neither of ours nor of TLS: the end of the stream tells.
+    // No last message, neither ours nor that of TLS: the end of the stream shows the death.
     other.signal(SIGKILL);
     CHECK(other.wait_exit() == -SIGKILL);
     head.wait_for_line("^worker .* world=1 .* generation=2 ");

@@ -63,7 +63,7 @@ PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 
 
 def free_ports(count):
-    """A port, and `count - 1` beside each other: nobody has them now."""
+    """A port, and `count - 1` beside each other: no process has them now."""
     while True:
         with contextlib.ExitStack() as stack:
             def bound(port):
@@ -182,7 +182,7 @@ def descendants(process):
 
 
 # A training of 40 steps that begins where it was asked to leave. The first start waits for that at
-# step 20. As `solo`, it is the one that nobody stops.
+# step 20. As `solo`, it is never stopped.
 TRAINING = """
 import os, signal, sys
 state, solo = sys.argv[1], sys.argv[2:] == ["solo"]

@@ -47,7 +47,7 @@ class StallTest(TwoNodeTest):
 
     def test_the_first_status_has_the_steps(self):
         self.start_job("steps", "sleeps")
-        # Both ranks have told their last step; nobody has asked the rendezvous yet.
+        # Both ranks have reported their last step; the rendezvous has had no request yet.
         self.await_steps()
         said = self.ctl("status")
         self.assertEqual(len(re.findall("step 19", said)), 2, said)

@@ -86,7 +86,7 @@ TEST_CASE("a daemon that cannot start is given up, with what it says and where")
         "cannot start a rendezvous at 127\\.0\\.0\\.1:[0-9]+: .*/ddprun-rendezvous exited with "
         "code 127 3 times before it listened, its last line: libssl\\.so\\.3: cannot open; no "
         "other is started\\. Its log is /.*/rendezvous-[0-9]+\\.log$");
-    // It still meets whom somebody else starts there.
+    // It still meets a rendezvous that another node starts there.
     Process& other = start_node(cluster, job);
     CHECK(node.wait_exit() == 0);
     CHECK(other.wait_exit() == 0);

@@ -1,7 +1,7 @@
 """A job of two nodes of one worker each on this machine, whose rank 1 has a fault at step 20.
 
 The ranks step together: each waits for a byte of the other one. The program writes its steps. It
-also tells them through its page ("steps"), or knows nothing of ddprun ("output").
+also reports them through its page ("steps"), or knows nothing of ddprun ("output").
 """
 
 import os
@@ -17,7 +17,7 @@ from server_sent import events_of
 PATIENCE_S = 300  # on a machine that has no time for it
 PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../worker_runtime/python")
 
-# Told its folder, whether it tells steps, and what rank 1 does at step 20.
+# Arguments: its folder, whether it reports steps, and what rank 1 does at step 20.
 TRAINING = """
 import os, sys, time
 folder, tells, fault = sys.argv[1:]
@@ -133,7 +133,7 @@ class TwoNodeTest(unittest.TestCase):
         return self.fail(answer)
 
     def news(self):
-        """An event as any node tells how far its ranks are: once a second."""
+        """The events by which the nodes report how far their ranks are: each node once a second."""
         events = events_of(self.port, "llama", PATIENCE_S, self.addCleanup)
         return (event for event in events if event["event"] == "progress")
 

@@ -1,7 +1,7 @@
 """Jobs of real ddprun with --warm: the next generation starts from standbys.
 
 Method: an environment of its own whose site-packages has the package and a module
-that tells this test which process has imported it. A worker that started cold fails when both slots
+that reports to this test which process has imported it. A cold worker fails when both slots
 have their standby; one that started warm ends the job. Needs no torch.
 
 usage: warm.py BIN_DIR [unittest's words]
@@ -28,7 +28,7 @@ RECVMSG = {"x86_64": "47", "aarch64": "212"}[platform.machine()]
 BIN = ""
 
 # The last that a standby imports. Its program has not begun. A rehearsal, which has another
-# function for starting threads, tells nothing: it never becomes a worker.
+# function for starting threads, reports nothing: it never becomes a worker.
 MODULE = """
 import _thread, os, sys
 is_rehearsal = hasattr(_thread.start_new_thread, "__func__")
@@ -151,7 +151,7 @@ class Jobs(unittest.TestCase):
         self.write(self.path("train.py"), WORKER)
         os.mkdir(self.path("out"))
         os.mkfifo(self.path("told"))
-        # Both ends are open all the time: nobody who opens it waits for another.
+        # Both ends are open all the time: no process that opens it waits for another.
         self.told = os.open(self.path("told"), os.O_RDWR | os.O_CLOEXEC)
         self.addCleanup(os.close, self.told)
         self.environment = {
@@ -270,7 +270,7 @@ class WarmJobs(Jobs):
         code, said = self.run_job(*flags, "--dry-run")
         self.assertEqual(code, 0, said)
         self.assertNotIn("standbys", said)
-        # Nothing tells the agent what the workers import.
+        # No worker reports to the agent what it imports.
         self.write(self.path("fails.py"), "import sys, _frozen_importlib\n"
                    "tells = hasattr(_frozen_importlib._find_and_load, '__self__')\n"
                    "sys.exit(4 if tells else 3)\n")

@@ -1,7 +1,7 @@
 """The death of a Python worker whose Python has the ddprun package is known at once.
 
-Method: two nodes with a worker each. The keepers of one are stopped, so that nobody there can learn
-of its worker's death from the process; the worker is killed, and the other node's is told to end.
+Method: two nodes with a worker each. The keepers of one are stopped, so that no process there can
+see its worker exit. The worker is killed, and the other node's is told to end.
 Cold workers, and workers that waited as standbys. Needs no torch.
 
 usage: warm_deaths.py BIN_DIR [unittest's words]

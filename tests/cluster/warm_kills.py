@@ -4,8 +4,8 @@ Method: each cycle is a job of a real ddprun with two workers. Each worker has a
 session of its own, an orphan that SIGTERM does not end. At a random moment, which may be that of a
 restart, the agent, a keeper, a worker or a standby is killed by SIGKILL. The job then ends: with 0
 once its workers are let go, at once if its agent was killed. A cycle is a process that adopts
-orphans: when it has no child any more the kernel says that nobody has survived. That generations
-never overlap on a slot is told by a lock, which worker and descendant hold as long as they live.
+orphans: when it has no child any more, no process has survived. A lock shows that generations
+never overlap on a slot: worker and descendant hold the lock as long as they live.
 Needs no torch. The worker is a script, or PROGRAM, which does the same in C++.
 
 usage: warm_kills.py BIN_DIR LEVEL CYCLES [PROGRAM]

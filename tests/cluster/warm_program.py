@@ -86,7 +86,7 @@ class Programs(unittest.TestCase):
         return re.search("^parameters (.*)$", self.said, re.MULTILINE)[1]
 
     def cold(self):
-        """The parameters of a training that nobody disturbs."""
+        """The parameters of an undisturbed training."""
         return self.end(self.start(checkpoints="others"))
 
     def workers(self, job, program=None):

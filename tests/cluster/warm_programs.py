@@ -64,7 +64,7 @@ def link_installed(target):
 
 
 def is_waiting_standby(pid):
-    """It is in recvmsg(), and nobody outside is told more."""
+    """True if it is a standby in recvmsg(); nothing more can be seen from outside."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             if b"DDPRUN_STANDBY=" not in file.read():
@@ -87,7 +87,7 @@ class Run:
             os.makedirs(os.path.join(self.folder, name))
         self.told_path = os.path.join(self.folder, "told")
         os.mkfifo(self.told_path)
-        # Both ends are open all the time: nobody who opens it waits for another.
+        # Both ends are open all the time: no process that opens it waits for another.
         self.told = os.open(self.told_path, os.O_RDWR | os.O_CLOEXEC)
         self.said = b""
         self.checkpoints = os.path.join(self.folder, "checkpoints")

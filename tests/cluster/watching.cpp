@@ -46,8 +46,8 @@ void wait_until_it_sleeps(pid_t pid) {
     }
 }
 
-/// Two nodes with a worker each; the keeper of the one whose worker dies is stopped, so that nobody
-/// there can learn of it from the process itself.
+/// Two nodes with a worker each; the keeper of the one whose worker dies is stopped, so that no
+/// process there can learn of the death from the worker itself.
 void die_unseen_by_the_keeper(const std::vector<std::string>& flags,
                               const std::vector<std::string>& script) {
     Cluster cluster;

@@ -111,7 +111,7 @@ class NcclTest(FakeMachine):
 
     def test_a_zombie_is_a_dead_peer(self):
         ranks = self.lonely("nccl", DDPRUN_FAKE_GPU_LINK="network")
-        ranks.processes[1].kill()  # and nobody waits for it
+        ranks.processes[1].kill()  # and no process waits for it
         ranks.tell(0)
         ranks.await_line(0, "remote process exited or there was a network error")
 

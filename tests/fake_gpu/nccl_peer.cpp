@@ -262,7 +262,7 @@ int collectives(const Place& place) {
 }
 
 /// Rank 0 begins a collective, in which the last rank takes no part, or is killed by the test. The
-/// test tells rank 0 by lines on stdin when to begin, and when to abort.
+/// test orders rank 0 by lines on stdin to begin, and to abort.
 int lonely(const Place& place) {
     const Group group = connect(place);
     all_reduce(group, filled(place, 1));

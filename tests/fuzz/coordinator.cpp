@@ -154,7 +154,7 @@ private:
         return std::pair(run == nullptr ? 0 : run->phase.index(), workers);
     }
 
-    /// Whether `message` tells of workers of another generation than the current one.
+    /// Whether `message` reports workers of another generation than the current one.
     [[nodiscard]] bool is_stale(const AgentMessage& message) const {
         const auto* const finished = std::get_if<WorkerFinished>(&message);
         const auto* const failed = std::get_if<WorkerFailed>(&message);
@@ -177,7 +177,7 @@ private:
         }
         const bool changes_nothing = is_stale(*message);
         if (changes_nothing) {
-            step(Tick{});  // what is due by now is due whoever speaks
+            step(Tick{});  // what is due by now is due whichever node sends
         }
         const auto before = standing();
         step(Received{connection, *std::move(message)});

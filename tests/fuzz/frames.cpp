@@ -37,7 +37,7 @@ Outcome read(std::string_view stream, std::string_view sizes, const std::optiona
             size = std::min<std::size_t>(size, static_cast<unsigned char>(sizes.front()) % 32);
             sizes.remove_prefix(1);
         }
-        // A copy of its own, so that the address sanitizer sees a look at what was not fed.
+        // A copy of its own, so that the address sanitizer sees a read of bytes that were not fed.
         reader.feed(std::string(stream.substr(fed, size)));
         fed += size;
         while (true) {

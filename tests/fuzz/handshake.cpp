@@ -1,5 +1,5 @@
-// Goal: nobody gets through the handshake without the secret, neither by inventing bytes nor by
-// changing or repeating those of somebody who has it. Method: both ends play with each other; the
+// Goal: no peer gets through the handshake without the secret, neither by inventing bytes nor by
+// changing or repeating those of a peer that has it. Method: both ends play with each other; the
 // input is one side, or changes a byte in between, or puts the messages of another connection
 // there.
 #include "rendezvous/wire/handshake.hpp"

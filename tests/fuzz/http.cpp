@@ -51,7 +51,7 @@ void check_order(const http::request_header<http::fields>& head, std::string_vie
     if (whole) {
         DDP_CHECK(whole->job == asked.job && whole->action == asked.action, "another order");
         const Result<OperatorOrder> sent = decode<OperatorOrder>(encode(*whole), limits);
-        // A job's name is as the path has it: maybe no UTF-8, and then nobody's.
+        // A job's name comes from the path: it may not be UTF-8, and then no job has it.
         DDP_CHECK(sent && sent->node == whole->node && sent->duration == whole->duration,
                   "the wire does not take it");
     }

@@ -1,5 +1,5 @@
 // Goal: whatever a worker prints, the console shows every byte once and in order, however the pipe
-// cuts the stream. Method: LineSplitter against a model that looks at one byte at a time; LineTail
+// cuts the stream. Method: LineSplitter against a model that reads one byte at a time; LineTail
 // against the end of the stream; printable() against what a terminal may be given.
 #include <string>
 #include <string_view>

@@ -1,5 +1,5 @@
-// Goal: what the codec accepts from a peer it can pass on unchanged, at a bounded depth, and fields
-// that nobody knows do not matter. Method: any body is decoded as a message of both directions;
+// Goal: what the codec accepts from a peer it can pass on unchanged, at a bounded depth, and
+// unknown fields do not matter. Method: any body is decoded as a message of both directions;
 // what is accepted is held against the bounds of message_fields.hpp, encoded, compared with what
 // was sent, and decoded again, also with a field more.
 #include <algorithm>

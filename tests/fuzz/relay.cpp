@@ -42,7 +42,7 @@ void deliver(const StoreReplies& replies, Sent& sent) {
     std::size_t begin = 0;
     for (const StoreReplies::Piece& piece : replies.pieces()) {
         if (piece.is_last) {
-            continue;  // Here nobody goes for that.
+            continue;  // Here no client is disconnected for that.
         }
         sent[piece.client.value()] += replies.bytes().substr(begin, piece.size);
         sent[piece.client.value()] += piece.shared.bytes;

@@ -1,5 +1,5 @@
 // Goal: the worker store answers what its specification says, however the network cuts requests and
-// whoever waits for what. Method: the input either is the bytes of one connection, split whole and
+// whichever client waits. Method: the input either is the bytes of one connection, split whole and
 // in pieces, or becomes requests of four clients, whose replies are held against plain maps.
 #include <algorithm>
 #include <optional>

@@ -1,4 +1,4 @@
-"""Real jobs of one node: what they say, tell and leave behind, a file for each.
+"""Real jobs of one node: what they print, report and leave behind, a file for each.
 
 Workers wait for each other and for this script before everything that could happen in one order or
 another, so that two runs of a job differ in what is masked only.
@@ -283,7 +283,7 @@ class Job:
 
 
 class Rendezvous:
-    """A daemon that takes orders from whoever holds the secret in `operators`."""
+    """A daemon that takes orders from each client that has the secret in `operators`."""
 
     def __init__(self, build, name):
         self.operators = build.path(f"operators-{name}")
@@ -306,7 +306,7 @@ class Rendezvous:
         return http.client.HTTPConnection(self.endpoint, timeout=PATIENCE_S)
 
     def wait_for_figures(self, *names):
-        """Nodes tell them once somebody has asked."""
+        """Waits for the figures of nodes, which report them only after a first scrape."""
         def are_there():
             text = get(self.connection(), "/metrics?nodes=1&ranks=1")[2]
             return all(name + "{" in text for name in names)

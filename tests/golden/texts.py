@@ -1,4 +1,4 @@
-"""Every text that tells users how to call a program."""
+"""Every text that shows users how to call a program."""
 
 import os
 import re

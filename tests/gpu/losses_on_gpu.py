@@ -5,8 +5,8 @@ usage: losses_on_gpu.py --build FOLDER [--on gpu|cpu] [--fake-gpu FOLDER] [--kil
 
 Every survivor ends within its bound and names the peer. The hashes of its parameters after each
 step, after the loss, and of each checkpoint that is resumed from are those of a training in which
-nobody died. --kills says how many kills there are at each place, and four times how many failures
-of each kind NCCL has ($DDPRUN_GPU_KILLS, else 4). Needs two GPUs, and skips aloud without.
+no rank died. --kills is the number of kills at each place, and four times the number of failures
+of each kind that NCCL has ($DDPRUN_GPU_KILLS, else 4). Needs two GPUs, and skips aloud without.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class Training:
 
 
 class Undisturbed:
-    """The training in which nobody dies: the parameters after each step, and how long each place
+    """The training in which no rank dies: the parameters after each step, and how long each place
     takes, in microseconds."""
 
     def __init__(self, steps):

@@ -544,7 +544,7 @@ void wait_in_all(ProcessGroup& group) {
     if (group.rank() == 0) {
         hang();
     }
-    // First: whoever computes on the GPU once an operation has begun waits for it.
+    // First: a computation on the GPU once an operation has begun waits for that operation.
     Tensors tensors;
     for (std::size_t i = 0; i < kCalls.size(); ++i) {
         tensors.push_back(torch::ones({kWorld, kMany}, torch::device(group.device())));

@@ -1,7 +1,7 @@
 """Man pages and completions know every flag of ddprun, and shells can use them.
 
 Usage: pages.py BIN SOURCE makes them; BIN holds ddprun, ddprun-rendezvous and ddpctl.
-pages.py --made SHARE SOURCE looks at those that lie in SHARE, of a package.
+pages.py --made SHARE SOURCE checks those that lie in SHARE, of a package.
 """
 
 import os

@@ -1,6 +1,6 @@
 // A failure is reported when it is known, whatever the disk does; what the worker left behind
 // follows. A verdict counts, whatever the link does after it. Method: an agent with real processes,
-// and a rendezvous that is this test. The log of the worker's stderr is a FIFO that nobody reads:
+// and a rendezvous that is this test. The log of the worker's stderr is a FIFO without a reader:
 // the output thread stands still in a write to it.
 
 #include <fcntl.h>

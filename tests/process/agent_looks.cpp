@@ -1,6 +1,6 @@
 // Looking for signs of life never holds up the loop, which has beats to send. Method: an agent with
 // a real worker and no cgroup, whose /proc is a folder of this test's. The keeper's file in there
-// is a FIFO that nobody writes to: whoever reads it stands still.
+// is a FIFO without a writer: a thread that opens it to read stands still.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -83,7 +83,7 @@ TEST_CASE("beats go on while the kernel holds up the sweep of /proc") {
         auto owned = std::make_unique<TestLink>(io, on_message);
         link = owned.get();
         Agent agent(io, std::move(options), std::move(watched), std::move(owned));
-        // Opening a FIFO for writing waits until somebody reads it.
+        // Opening a FIFO for writing waits until a reader opens it.
         const auto hold_up = [&](const std::string& path) {
             const UniqueFd fifo(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
             boost::asio::post(io, [&] { is_held_up = true; });

@@ -167,7 +167,7 @@ TEST_CASE("a thousand restarts leave no descriptor, no thread, no memory and no 
 }
 
 TEST_CASE("no generation starts beside a process of the last one that nothing can end") {
-    // Before the agent, which leaves alone the children that are there already.
+    // Before the agent, which leaves alone the children that exist already.
     test::Debugger debugger;
     const test::TempDir dir;
     REQUIRE(::setenv("PIDS", (dir / "pids").c_str(), 1) == 0);

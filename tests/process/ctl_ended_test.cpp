@@ -169,7 +169,7 @@ TEST_CASE("the page of a job that is over is told of its last state, and that it
     CHECK(told["nodes"][0]["hostname"] == "gpu-07");
     CHECK(told["nodes"][0]["memory_bytes"] == 7);
     CHECK(told["ranks"] == ranks);
-    // The state of an earlier generation tells nothing of the last one.
+    // The state of an earlier generation says nothing about the last one.
     ordered_json earlier = state;
     earlier["generation"] = 1;
     CHECK_FALSE(

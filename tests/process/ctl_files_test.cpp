@@ -1,5 +1,5 @@
 // Files that ddpctl reads and writes: the newest run, logs that have been rotated, the bundle of a
-// report, paths that cannot be looked at.
+// report, paths that cannot be examined.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -162,7 +162,7 @@ TEST_CASE("a bundle is for its user's eyes only, whatever had its name") {
     REQUIRE(write_bundle(path, "new").has_value());
     CHECK(mode_of(path) == 0600);
     CHECK(read(path) == "new");
-    // A reader that had it open reads what was there.
+    // A reader that had it open reads the old content.
     CHECK(std::string(std::istreambuf_iterator<char>(opened_before), {}) == "old and longer");
     REQUIRE(write_bundle(dir / "other.json", "x").has_value());
     CHECK(mode_of(dir / "other.json") == 0600);

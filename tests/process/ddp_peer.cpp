@@ -271,7 +271,7 @@ int until_a_peer_dies(Worker& worker, const Arguments& arguments) {
              const Result<void> received = group.recv(token, before);
              return received ? group.send(token, next) : received;
          }},
-        // The last rank is no part of it; it waits for nobody until it is killed.
+        // The last rank is no part of it; it hangs until it is killed.
         {"subgroup",
          [&] {
              if (!first_two) {
@@ -929,7 +929,7 @@ public:
     std::atomic<bool> is_aborted = false;
 };
 
-/// A loss that two threads find at once, and one that a thread finds again while it tells it.
+/// A loss that two threads find at once, and one that a thread finds again while it reports it.
 int lost_twice(Worker& /*worker*/, const Arguments& /*arguments*/) {
     using ddprun::worker::Loss;
     ddprun::worker::RuntimeLimits limits;
@@ -958,8 +958,8 @@ int lost_twice(Worker& /*worker*/, const Arguments& /*arguments*/) {
     return 0;
 }
 
-/// An engine whose abort hangs keeps nobody for ever: not who finds the loss, first or later, not
-/// who adds an engine then, and not who ends a watch that has found it.
+/// An engine whose abort hangs keeps no thread for ever: not one that finds the loss, first or
+/// later, not one that adds an engine then, and not one that ends a watch that has found the loss.
 int hanging_abort(Worker& /*worker*/, const Arguments& /*arguments*/) {
     using ddprun::worker::Loss;
     ddprun::worker::RuntimeLimits limits;
@@ -995,7 +995,7 @@ int hanging_abort(Worker& /*worker*/, const Arguments& /*arguments*/) {
     return 0;
 }
 
-/// An operation that is done when somebody says so.
+/// An operation that is done when the test says so.
 class HeldWork final : public c10d::Work {
 public:
     bool isCompleted() override { return is_done; }
@@ -1101,7 +1101,7 @@ int device_failure(Worker& worker, const Arguments& arguments) {
     hang();
 }
 
-/// spawn HOW: without a launcher. The first call is there to be skipped by the second's workers.
+/// spawn HOW: without a launcher. The workers of the second call must skip the first call.
 int spawn_workers(const std::string& how) {
     say("main");
     const auto sum = [&how] {

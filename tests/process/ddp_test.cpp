@@ -94,7 +94,7 @@ TEST_CASE("when a peer dies every collective fails on every rank, those of sub-g
     kill_all(peers);
 }
 
-// Gloo tells nobody of an operation that is being written when the peer dies.
+// Gloo does not report an operation that is being written when the peer dies.
 TEST_CASE("what is written to a peer that dies fails also for those who use c10d directly") {
     const std::string operation = GENERATE("broadcast", "send");
     Cluster cluster;

@@ -49,7 +49,7 @@ struct Gpus {
         second.wait_for_line("ready");
     }
 
-    /// The answer to a look at the last `milliseconds`, when the driver says `use`.
+    /// The answer about the last `milliseconds`, when the driver says `use`.
     std::string look(const std::string& use, const std::string& milliseconds = "60000") {
         const std::string path = cluster.dir() / "use";
         write_file(path, use);
@@ -97,7 +97,7 @@ TEST_CASE("GPUs are used if a worker, or what descends from it, has touched thei
     CHECK(gpus.look("") == kNotUsed);
     CHECK(gpus.look("process 1 " + worker + " 1 100\n") == kUsed);
     CHECK(gpus.look("process 0 " + descendant + " 50 100\n") == kUsed);
-    // Too long ago; a kernel that only waits; somebody else's.
+    // Too long ago; a kernel that only waits; another process's use.
     CHECK(gpus.look("process 1 " + worker + " 90 5000\n", "4000") == kNotUsed);
     CHECK(gpus.look("process 1 " + worker + " 0 100\n") == kNotUsed);
     CHECK(gpus.look("process 1 1 90 100\n") == kNotUsed);
@@ -133,8 +133,8 @@ TEST_CASE("memory that a living process holds is not in use for nobody") {
     const std::string nobodys = "4194305";
     CHECK(ask_memory("holder 1 " + ours + " 70\nholder 1 " + nobodys + " 7\n", {"memory"}) ==
           memory(kUsual, kUsual - 70));
-    // It is left out where it has so much memory that is not told; nobody is asked where that
-    // cannot matter.
+    // A GPU is left out if the driver does not report a holder's memory. The driver is not asked
+    // for holders if they cannot matter.
     CHECK(
         ask_memory("holder 0 " + ours + " -\n", {"memory", "memory 0:" + std::to_string(kUsual)}) ==
         "1:" + std::to_string(kUsual) + "\n" + memory(kUsual, kUsual));

@@ -198,7 +198,7 @@ TEST_CASE("a browser gets the page, which may load nothing but its own files") {
     CHECK(page.ends_with("</html>\n"));
     CHECK(has(answer_to("GET /page.js HTTP/1.0\r\n\r\n"), "Content-Type: text/javascript"));
     CHECK(has(answer_to("POST / HTTP/1.0\r\n\r\n"), " 405 "));
-    // Behind a forwarded port a browser may be showing somebody else's page.
+    // Behind a forwarded port a browser may be showing the page of another site.
     CHECK(has(answer_to("GET / HTTP/1.0\r\nHost: localhost:8080\r\n\r\n"), " 200 "));
     CHECK(has(answer_to("GET /status HTTP/1.0\r\nHost: evil.example\r\n\r\n"), " 403 "));
     CHECK(has(answer_to("GET /status HTTP/1.0\r\nHost: localhost\r\nOrigin: http://evil\r\n\r\n"),

@@ -29,7 +29,7 @@ TEST_CASE("of many in line only a few have their turn before anybody else has hi
     FairTurns turns(io, 4);
     std::vector<std::unique_ptr<FairTurns::Place>> places;
     std::size_t had = 0;
-    std::vector<std::size_t> had_before;  // each time when somebody else was on
+    std::vector<std::size_t> had_before;  // each time when the other handler ran
     for (int i = 0; i < 100; ++i) {
         places.push_back(std::make_unique<FairTurns::Place>(io));
         places.back()->has_come.async_wait([&had](const auto&) { ++had; });

@@ -297,7 +297,7 @@ TEST_CASE("etcd itself refuses the write of a daemon that wrongly believes that 
     Candidate first(etcds, "10.0.0.1:29400");
     REQUIRE(run_all({&first}, [&] { return first.state() == "leads"; }));
     REQUIRE(first.write("before"));
-    // By its own clock its lease goes on; somebody took the key away.
+    // By its own clock its lease goes on; another client took the key away.
     static_cast<void>(etcds.control({"del", "/ddprun/test/leader"}));
     static_cast<void>(etcds.control({"put", "/ddprun/test/leader", "10.0.0.2:29400"}));
     CHECK(first.is_leading());

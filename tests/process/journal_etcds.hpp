@@ -33,7 +33,7 @@ public:
     void restart(std::size_t index);
     /// Runs etcdctl against all and returns what it prints.
     [[nodiscard]] std::string control(const std::vector<std::string>& arguments) const;
-    /// Writes keys of somebody else until etcd has no room for any more, and calls `meanwhile`
+    /// Writes keys of another client until etcd has no room for any more, and calls `meanwhile`
     /// after each: a leader that is to lead on renews its lease there.
     void fill(const std::function<void()>& meanwhile = [] {}) const;
     /// Deletes them, and lets etcd take writes again.

@@ -1,4 +1,4 @@
-// The journal in a folder: what is told to be written is there after any death of the writer, and
+// The journal in a folder: what is reported as written survives any death of the writer, and
 // nothing that can lie in the folder keeps a daemon from starting.
 
 #include <fcntl.h>
@@ -142,7 +142,7 @@ TEST_CASE("a record is what was written last, in this life of the daemon and the
     CHECK(opened.records.size() == 2);
     CHECK(opened.records[kLlama] == std::string("se\0cond", 7));
     CHECK(opened.records[kOther] == std::string(1 << 20, 'x'));
-    // The token of a run is nobody else's business.
+    // No other user may read the token of a run.
     struct stat status {};
     CHECK(::stat(folder.c_str(), &status) == 0);
     CHECK((status.st_mode & 07777U) == 0700);

@@ -1,5 +1,5 @@
-// Goal: with a cgroup nobody survives even where agent and keeper die in the same instant. Method:
-// as in keeper_death_test.cpp.
+// Goal: with a cgroup no process survives, even if agent and keeper die in the same instant.
+// Method: as in keeper_death_test.cpp.
 
 #include <poll.h>
 #include <sys/prctl.h>
@@ -76,7 +76,7 @@ TEST_CASE("the next agent kills what was left by an agent that died together wit
         agent.read_keeper();
         CHECK(read_exactly(agent.pipe.read_end, kFamily).size() == kFamily);
         agent.kill_with_keeper();
-        // It may be somebody else's start that finds them, or nobody was left: then nothing is
+        // The start of another agent may find them first, or no process was left: then nothing is
         // said.
         const std::string line = clear_stale_cgroups(kPatience);
         CHECK(read_to_end(agent.pipe.read_end).empty());
@@ -180,7 +180,7 @@ TEST_CASE("a sweep can begin though no descriptor is left") {
 }
 
 TEST_CASE("of each cgroup that was left behind it is said that it was cleared") {
-    // In a PID namespace nobody outlives the keeper.
+    // In a PID namespace no process outlives the keeper.
     if (!has_cgroup() || wanted_containment() == ContainmentLevel::PidNamespace) {
         return;
     }

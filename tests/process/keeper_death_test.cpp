@@ -1,6 +1,6 @@
-// Goal: whoever dies, nobody survives. Method: every process below an agent holds the write end of
-// one pipe, so that its end of file is the kernel's word that all of them are gone. Nothing sleeps;
-// the moment of the kill is given by how many of the processes have said that they are there.
+// Goal: after any death no process survives. Method: every process below an agent holds the write
+// end of one pipe, so that its end of file is the kernel's word that all of them are gone. Nothing
+// sleeps; the kill comes once a given number of the processes have reported their start.
 
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -43,7 +43,7 @@ TEST_CASE("an agent that is killed leaves nobody behind") {
     REQUIRE(prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0);
     for (int cycle = 0; cycle < cycles(); ++cycle) {
         const TestAgent agent(kWorkers);
-        // In every fourth cycle when all are there, else while they are still being started.
+        // In every fourth cycle when all have started, else while they are still being started.
         const std::size_t all = kWorkers * kFamily;
         const std::size_t seen = cycle % 4 == 0 ? all : static_cast<std::size_t>(cycle) % all;
         CHECK(read_exactly(agent.pipe.read_end, seen).size() == seen);

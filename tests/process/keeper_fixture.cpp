@@ -23,7 +23,7 @@ namespace {
 constexpr std::chrono::seconds kPatience{30};
 constexpr int kPatienceMs = 30000;
 
-/// By somebody else's program: whether C2 is only not to be had here.
+/// Asks unshare(1), a program that is not ours, whether this machine allows C2.
 bool can_make_namespaces() {
     ProgramSpec spec;
     spec.command = {"/usr/bin/unshare", "--map-root-user", "--pid",
@@ -104,7 +104,7 @@ void TestAgent::read_keeper() {
 }
 
 void TestAgent::kill_with_keeper() const {
-    // It is nobody's child that we could wait for, and holds what the agent holds until it is gone.
+    // The keeper is no child that we could wait for, and holds what the agent holds until it ends.
     const UniqueFd keeper = open_pidfd(keeper_pid_);
     REQUIRE(keeper.is_open());
     // Stopped first.

@@ -62,7 +62,7 @@ inline constexpr std::size_t kFamily = 3;
 /// How often agents and keepers are killed; $DDPRUN_KILLS.
 int cycles();
 
-/// An agent of its own with `workers` of them, a keeper, and whoever is left of them.
+/// An agent of its own with `workers` workers, a keeper, and the processes that are left of them.
 class TestAgent {
 public:
     explicit TestAgent(std::size_t workers, const std::string& mode = "family",

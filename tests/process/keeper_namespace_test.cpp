@@ -1,5 +1,5 @@
-// Goal: with a PID namespace nobody survives any death, and everybody else still knows the workers
-// by the numbers that all others know. Method: as in keeper_death_test.cpp, whose tests run at this
+// Goal: with a PID namespace no process survives any death, and every other process still knows the
+// workers by their numbers outside. Method: as in keeper_death_test.cpp, whose tests run at this
 // level too; these run at no other.
 
 #include <sys/prctl.h>

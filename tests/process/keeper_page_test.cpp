@@ -32,7 +32,7 @@ StartWorkers two_workers(Generation generation) {
     return start;
 }
 
-/// Worker `local_rank` of `start` begins to look at what the keeper would hold.
+/// Worker `local_rank` of `start` opens the page that the keeper would hold.
 worker::Page look(const SharedPage& page, const StartWorkers& start, int local_rank) {
     const UniqueFd file = page.file();
     Result<worker::Page> opened = worker::Page::open(fmt::format("/proc/self/fd/{}", file.get()),

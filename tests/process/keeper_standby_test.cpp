@@ -19,8 +19,8 @@ namespace ddprun::agent {
 
 namespace {
 
-/// Starts a standby that exits with code 7 when nobody has the other end of its socket; returns
-/// that end.
+/// Starts a standby that exits with code 7 when no process has the other end of its socket;
+/// returns that end.
 UniqueFd start_standby(KeeperFixture& fixture, int slot) {
     std::array<int, 2> ends{};
     REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
@@ -33,7 +33,7 @@ UniqueFd start_standby(KeeperFixture& fixture, int slot) {
     return ours;
 }
 
-/// Starts a standby that is a family, whose pipe tells when all of them are gone.
+/// Starts a standby that is a family, whose pipe shows when all of them are gone.
 void start_standby_family(KeeperFixture& fixture, int slot) {
     std::array<int, 2> ends{};
     REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
@@ -51,7 +51,7 @@ constexpr std::size_t kSlots = 2;
 
 /// A generation's keeper and its standbys', each with families in all slots.
 struct TwoKeepers {
-    /// Returns when the processes of each have said that `seen` of them are there.
+    /// Returns when `seen` of the processes of each have reported their start.
     void start(Generation generation, std::size_t seen) {
         for (KeeperFixture* const each : {&workers, &standbys}) {
             each->pipe = TestPipe();
@@ -71,7 +71,7 @@ struct TwoKeepers {
         }
     }
 
-    /// The kernel's word that nobody is left who held the pipe.
+    /// Waits for the kernel's word that no process is left that held the pipe.
     static void check_nobody_is_left(KeeperFixture& fixture) {
         fixture.pipe.write_end.reset();
         (void)read_to_end(fixture.pipe.read_end);

@@ -267,7 +267,7 @@ TEST_CASE("a signal reaches those it is for and nobody else") {
         fixture.start(rank, {"wait"});
     }
     CHECK(fixture.said(4) == "rrrr");
-    // 9 is nobody's.
+    // No worker has 9.
     fixture.keeper->signal_workers(Generation(1), {LocalRank(3), LocalRank(9), LocalRank(1)},
                                    SIGINT);
     fixture.run_until([&] { return fixture.ended.size() == 2; });
@@ -312,7 +312,7 @@ TEST_CASE("no worker starts while another generation is not proven empty") {
     fixture.ended.clear();
     fixture.run_until([&] { return fixture.ended.contains(1); });
     CHECK(fixture.ended[1].exit_code == 3);
-    // An old generation has nobody, and asking for it harms nobody.
+    // An old generation has no process, and a request to empty it harms no other generation.
     fixture.empty();
     CHECK(fixture.emptied == std::vector<std::uint64_t>{1, 1});
 }

@@ -34,7 +34,7 @@ void say(const std::string& text) {
 }
 
 /// Processes that ignore every polite signal: this one, its child, and unless `what` is "couple" a
-/// daemon that has left its session and its parent. Each says 'r' once it is there; the daemon of
+/// daemon that has left its session and its parent. Each says 'r' once it runs; the daemon of
 /// an "escape" says its number and a line break.
 [[noreturn]] void start_family(std::string_view what) {
     for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {

@@ -40,7 +40,7 @@ TEST_CASE("what a killed first task has left is removed by the next one of any j
     CHECK_FALSE(std::filesystem::exists(dead));
     CHECK_FALSE(std::filesystem::exists(dying));
     CHECK(std::filesystem::exists(other));
-    // The living one is neither removed nor disturbed: nobody is counted as one of its tasks.
+    // The living one is neither removed nor disturbed: no process is counted as one of its tasks.
     const Result<FirstTask> next = FirstTask::open(folder / "tasks-next");
     REQUIRE(next.has_value());
     CHECK(std::filesystem::exists(folder / "tasks-living"));

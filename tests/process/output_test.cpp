@@ -1,5 +1,5 @@
 // WorkerOutput with real pipes and, where something dies, real processes. A console is a file, or
-// a pipe where it matters when bytes arrive or that nobody reads them.
+// a pipe where it matters when bytes arrive or that no process reads them.
 
 #include <fcntl.h>
 #include <pty.h>
@@ -230,7 +230,7 @@ Pipe make_pipe() {
     return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-/// A terminal that somebody looks at, who reads whatever comes.
+/// A terminal whose reader thread takes all output.
 struct Terminal {
     Terminal() {
         int ends[2];
@@ -309,7 +309,7 @@ TEST_CASE("every byte written before a kill is in the log, in order and once") {
             const std::size_t threshold = rng.below(bytes.size());
             const std::uint64_t seed = rng.next();
             children.push_back(std::make_unique<Child>([&] {
-                // Goes on for ever; tells when it has come far enough to be killed.
+                // Goes on for ever; reports when it has come far enough to be killed.
                 Rng sizes(seed);
                 for (;;) {
                     const bool is_err = sizes.chance(1, 4);
@@ -931,7 +931,7 @@ TEST_CASE("a worker that was never opened has no last words") {
 }
 
 TEST_CASE("a disk that hangs costs the last words, not the report of the death") {
-    // A FIFO that nobody reads in place of the log file holds up whoever opens it to write.
+    // A FIFO without a reader in place of the log file holds up a thread that opens it to write.
     Fixture fixture;
     fixture.options.limits.evidence_timeout = ddprun::Milliseconds(1);
     std::filesystem::create_directories(fixture.log_dir(0));

@@ -1,5 +1,5 @@
-// ddprun-readahead has files read into memory that nobody has opened. Method: files that the kernel
-// has let go of, and its own account of what it has in memory.
+// ddprun-readahead has files read into memory that no process has opened. Method: files that the
+// kernel has let go of, and its own account of what it has in memory.
 
 #include <poll.h>
 #include <sys/stat.h>

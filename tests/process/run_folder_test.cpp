@@ -40,7 +40,7 @@ RunNote note_of_elsewhere() {
     return note;
 }
 
-/// A run that was not ended; its ddprun holds the lock no more, or nobody sees that it does.
+/// A run that was not ended; its ddprun holds the lock no more, or the lock cannot be seen.
 void make_begun(const std::string& path, std::int64_t started, const RunNote& note) {
     RunFolder run(path, note);
     REQUIRE(run.begin(Milliseconds(started)).has_value());
@@ -115,7 +115,7 @@ TEST_CASE("runs are listed newest first with what became of them, and latest lea
     RunFolder held(dir / "other_00000003", note_of("train.py"));
     REQUIRE(held.begin(Milliseconds(3000)).has_value());
     fs::create_directories(dir / "job_00000004/by-rank");  // its note is not written yet
-    fs::create_directories(dir / "data_0000beef");         // somebody's own
+    fs::create_directories(dir / "data_0000beef");         // the user's own
     fs::create_directory_symlink(dir / "job_00000001", dir / "job_00000005");
     const std::vector<FoundRun> runs = runs_in(dir.path());
     REQUIRE(names_of(runs) == std::vector<std::string>{"job_00000004", "other_00000003",

@@ -82,7 +82,7 @@ int collectives(Worker& worker, const Arguments& /*arguments*/) {
     }
     must(group.barrier());
     say("ready");
-    // The test looks at our sockets meanwhile.
+    // The test examines our sockets meanwhile.
     (void)std::getchar();
     return worker.finish();
 }
@@ -143,7 +143,7 @@ int joins_in_vain(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
-/// Another thread tells steps before, while and after the group is joined.
+/// Another thread reports steps before, while and after the group is joined.
 int progress_beside(Worker& worker, const Arguments& /*arguments*/) {
     std::atomic<std::int64_t> told = 0;
     std::atomic<bool> is_over = false;
@@ -258,7 +258,7 @@ int until_a_peer_dies_in_training(Worker& worker, const Arguments& /*arguments*/
     }
 }
 
-/// Many small parameters that cost next to nothing: the bookkeeping is what is looked at.
+/// Many small parameters that cost next to nothing: the test measures the bookkeeping.
 struct ManyParameters : torch::nn::Module {
     ManyParameters() {
         for (int i = 0; i < 64; ++i) {

@@ -78,7 +78,7 @@ public:
     static std::string runtime_peer() { return DDPRUN_TESTS_DIR "/runtime_peer"; }
 
     void require_exits(int code) {
-        // Any of them may tell the first failure.
+        // Any of them may report the first failure.
         std::string said;
         bool is_right = true;
         for (Process* rank : ranks) {

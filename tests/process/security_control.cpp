@@ -41,7 +41,7 @@ struct Speaker {
         const Result<std::unique_ptr<Connection>> dialled = co_await self.dialer.dial(target);
         if (!dialled) {
             self.refused = dialled.error().what;
-            // The handlers that this has cancelled have their turn first: they look at the dialer,
+            // The handlers that this has cancelled have their turn first: they use the dialer,
             // which goes once the end is told.
             co_await boost::asio::post(boost::asio::use_awaitable);
             self.end = ConnectionEnd::Lost;

@@ -12,8 +12,8 @@
 
 namespace ddprun::rdzv {
 
-/// Stands between an agent and its daemon, as somebody on the way would: hears every byte of both
-/// directions, and may say some of its own. One connection.
+/// Stands between an agent and its daemon, as an attacker on the way would: hears every byte of
+/// both directions, and may say some of its own. One connection.
 class Relay {
 public:
     Relay(boost::asio::io_context& io, std::uint16_t daemon_port)

@@ -1,5 +1,5 @@
-// Goal: nobody without the secret changes anything by what they record, repeat, send back, cut
-// short or dribble, and nobody else is kept waiting by it. Method: a real daemon, a real agent, and
+// Goal: a peer without the secret changes nothing by what it records, repeats, sends back, cuts
+// short or dribbles, and keeps no other peer waiting. Method: a real daemon, a real agent, and
 // a relay between them that hears every byte.
 
 #include <algorithm>

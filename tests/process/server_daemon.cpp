@@ -128,7 +128,7 @@ TEST_CASE("who has stopped reading the daemon's log stops no job and no end") {
 }
 
 TEST_CASE("connections get their options from the listener, also from one that was inherited") {
-    // As whoever starts a daemon makes it: bound and listening, nothing else.
+    // As the parent of a daemon makes it: bound and listening, nothing else.
     UniqueFd plain(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -158,7 +158,7 @@ TEST_CASE("the daemon serves a socket that it was given and goes with its last r
     Result<Listener> listener = listen_on("127.0.0.1", 0);
     REQUIRE(listener);
     boost::asio::io_context io;
-    // It waits in the socket's queue until the daemon is there.
+    // It waits in the socket's queue until the daemon runs.
     Agent agent(io, {.port = listener->port, .secret = std::nullopt});
     run_until(io, [&] { return agent.attempts == 1; });
     Program program({"--listen-fd", "9", "--exit-when-idle", "--insecure"}, listener->fd.get());

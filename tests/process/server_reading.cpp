@@ -1,5 +1,5 @@
-// Goal: who reads through the daemon what workers have written costs it little, holds up nobody,
-// and is not kept waiting by nodes that do not answer or are gone.
+// Goal: a client that reads workers' output through the daemon costs it little, holds up no other
+// client, and is not kept waiting by nodes that do not answer or are gone.
 
 #include <algorithm>
 #include <charconv>

@@ -285,7 +285,7 @@ TEST_CASE("above the limit of watchers nobody follows, and whoever asks once is 
 TEST_CASE("a node is asked how far its ranks are while somebody looks, and who follows hears it") {
     boost::asio::io_context io;
     Daemon::Options options;
-    options.limits.lease = Milliseconds(600000);  // nobody beats here
+    options.limits.lease = Milliseconds(600000);  // no node beats here
     const Daemon daemon(io, options);
     Agent llama(io, {.port = daemon.port, .job = "llama"});
     run_until(io, [&] { return llama.last<Start>() != nullptr; });
@@ -348,7 +348,7 @@ TEST_CASE("a node is asked how far its ranks are while somebody looks, and who f
 TEST_CASE("an estimate of one node is told of the whole job, marked, and never after a report") {
     boost::asio::io_context io;
     Daemon::Options options;
-    options.limits.lease = Milliseconds(600000);  // nobody beats here
+    options.limits.lease = Milliseconds(600000);  // no node beats here
     const Daemon daemon(io, options);
     Agent one(io, {.port = daemon.port, .job = "llama", .node = "a", .nodes = 2});
     Agent two(io, {.port = daemon.port, .job = "llama", .node = "b", .nodes = 2});

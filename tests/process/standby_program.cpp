@@ -1,4 +1,4 @@
-// The program of standby_test.cpp: tells what it finds, and exits with 3. With a second argument
+// The program of standby_test.cpp: prints what it finds, and exits with 3. With a second argument
 // it first has a child, which leads no session, run the program with that as its pipe.
 
 #include <dirent.h>

@@ -127,7 +127,7 @@ public:
         }
         REQUIRE(sendmsg(socket.get(), &message, MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
     }
-    /// Until it waits for its place, or tells why not.
+    /// Until it waits for its place, or says why not.
     std::string prepare() const {
         REQUIRE(says() == "here");
         hear("placed RANK\nimport program");

@@ -1,4 +1,4 @@
-// Clients that came in on somebody else's port.
+// Clients that came in on another server's port.
 
 #include <sys/socket.h>
 

@@ -2,9 +2,9 @@
 
     store_differential.py PORT SEED OPERATIONS
 
-PORT is ours. In lock step: clients act one after another, and whoever waits is known to wait at
-both servers before the next one acts; every result and every exception is compared, and who is
-released when. Then all clients at once, and the sums are compared. Exit code 1 and the history of
+PORT is ours. In lock step: clients act one after another, and a client that waits is known to wait
+at both servers before the next one acts; every result, every exception and each release is
+compared. Then all clients at once, and the sums are compared. Exit code 1 and the history of
 a difference, which the same seed shows again; otherwise a line that counts.
 
 Left out is what is different on purpose, which rendezvous/store/README.md lists: see choose().
@@ -23,7 +23,7 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # before PyTorch: each time-out wou
 import torch.distributed as dist  # noqa: E402
 
 CLIENTS = 4
-LONG = 300.0  # seconds; whoever waits with it is released before
+LONG = 300.0  # seconds; a client that waits with it is released before
 SHORT = 0.010
 KEYS = [f"k{number}" for number in range(6)]
 COUNTERS = ["n0", "n1"]
@@ -178,7 +178,7 @@ class Pair:
                 call = file.read().split()[0]
             if call == POLL and not pipe.poll():
                 return True
-            time.sleep(0)  # It is on its way; nothing else tells us.
+            time.sleep(0)  # It is on its way; no other sign shows it.
 
 
 class Comparison:
@@ -213,7 +213,7 @@ class Comparison:
         return theirs
 
     def ask(self, name, *arguments):
-        """Both servers, by nobody in particular."""
+        """Asks both servers through the control client."""
         results = self.control.do(name, (), arguments, LONG)
         return self.compare(f"control {name}{arguments}", results)
 
@@ -360,7 +360,7 @@ class Comparison:
         """Checks that a pair that waits no more has the same result at both servers."""
         if not any(pair.waits_for for pair in self.pairs):
             return
-        self.ask("num_keys")  # Now both servers have told everybody.
+        self.ask("num_keys")  # Now both servers have sent all releases.
         for pair in self.pairs:
             if not pair.waits_for:
                 continue

@@ -1,5 +1,5 @@
 // Clients that mean no good or are broken: each loses its connection, is counted and named, and
-// costs nobody else anything.
+// costs no other client anything.
 
 #include <sys/resource.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
-// Goal: whoever reaches the store through a relay is served as if directly, and nobody pays for
-// what another client of the relay does. Method: a store and a relay on threads, clients that send
-// bytes.
+// Goal: a client that reaches the store through a relay is served as if directly, and no client
+// pays for what another client of the relay does. Method: a store and a relay on threads, clients
+// that send bytes.
 
 #include <fcntl.h>
 #include <sys/epoll.h>

@@ -29,7 +29,7 @@ int run_with_store(const std::string& script, std::vector<std::string> args, boo
     return test::run_torch_python("process/" + script, std::move(args));
 }
 
-/// Set by whoever has more time (scripts/test.sh --full) or wants to see a difference again.
+/// Set by longer runs (scripts/test.sh --full), or by a user who wants to see a difference again.
 std::string variable(const char* name, const char* otherwise) {
     const char* value = std::getenv(name);
     return value == nullptr ? otherwise : value;

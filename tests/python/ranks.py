@@ -32,7 +32,7 @@ class RanksTest(unittest.TestCase):
             place = environment_of(
                 page, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
                 GROUP_RANK=str(rank), DDPRUN_SLOT="0",
-                # Some libraries want them; nobody connects, the ranks meet through a file.
+                # Some libraries want them; no rank connects, the ranks meet through a file.
                 MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
             if not is_under_ddprun:
                 place = {key: place[key] for key in place if not key.startswith("DDPRUN_")}

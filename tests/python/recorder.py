@@ -1,7 +1,7 @@
 """A program's view of its process, as plain values: a cold start and a warm one find the same.
 
 For tests, which lay it beside a program or install it. seen() is asked at a moment; note_imports()
-has each import of the process noted, with what it can look at.
+has each import of the process noted, with what it can read.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 OF_DDPRUN = ("/_ctypes.", "/_socket.", "/libffi.")
 # Variables of which a standby knows nothing, or that differ in any two runs.
 OF_GENERATION = ("RANK", "WORLD_SIZE", "MASTER_", "GROUP_", "ROLE_", "TORCHELASTIC_", "DDPRUN_")
-noted = {}  # name of a module: what its imports could look at, each once
+noted = {}  # name of a module: what its imports could read, each once
 
 
 def _names(finders):

@@ -19,7 +19,7 @@ ONE_RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE
 
 
 class Placing(unittest.TestCase):
-    """A checkpoint here is a folder with one file, whose text tells the old one from the new."""
+    """A checkpoint here is a folder with one file; its text shows whether it is old or new."""
 
     def setUp(self):
         if importlib.util.find_spec("torch") is None:

@@ -1,8 +1,8 @@
 """An import beforehand finds what the program's own import finds, or it is not used.
 
-Method: installed modules record what an import can look at, when they are imported. Each program
-runs in a plain Python, in a cold worker that tells its imports, and in the standby that was
-prepared with what was told. All three say the same. How far the standby came is compared, too: a
+Method: installed modules record what an import can read, when they are imported. Each program runs
+in a plain Python, in a cold worker that reports its imports, and in a standby that was prepared
+with that report. All three say the same. How far the standby came is compared, too: a
 program that changes something a standby cannot take on is cold from there on, and only then.
 """
 
@@ -665,7 +665,7 @@ class WithTorch(Lives):
         super().setUpClass()
         os.symlink(os.path.abspath(os.path.join(ROOT, "worker_runtime", "python", "ddprun")),
                    os.path.join(cls.packages, "ddprun"))
-        cls.installed = {**cls.installed, "torch": "", "ddprun": ""}  # They are there.
+        cls.installed = {**cls.installed, "torch": "", "ddprun": ""}  # Both are links.
         source = os.path.dirname(os.path.dirname(importlib.util.find_spec("torch").origin))
         for name in os.listdir(source):
             if not os.path.lexists(os.path.join(cls.packages, name)) and not name.endswith(".pth"):

@@ -1,8 +1,8 @@
 """A standby is a worker: what a program finds in a process that waited is what it finds cold.
 
 Method: an environment of its own whose site-packages has modules that do what a standby may not,
-and nothing of ddprun. This test is the agent. Every program runs in a Python that nobody has
-prepared and in one that has waited, and what the two say is compared. Needs no torch.
+and nothing of ddprun. This test is the agent. Every program runs in a Python without preparation
+and in one that has waited, and what the two say is compared. Needs no torch.
 """
 
 import json
@@ -360,7 +360,7 @@ class Guesses(WithEnvironment):
     def imports(self, *names):
         standby = Standby(self, "shows.py", *names)
         self.assertEqual(standby.says(), ["here"])
-        # As a worker tells it, which finds its own folder in sys.path.
+        # As a worker reports it, which finds its own folder in sys.path.
         first = "{} - path={}:*|program=*:*".format(names[0], os.fsencode(self.folder).hex())
         standby.order(first, *names[1:], how="guess")
         imported, said = [], standby.says()
@@ -395,7 +395,7 @@ class Guesses(WithEnvironment):
 
 
 class Tells(WithEnvironment):
-    """A cold worker tells what it imports."""
+    """A cold worker reports what it imports."""
 
     def told(self, program, *arguments):
         lines, written = self.lines(program, *arguments)
@@ -666,7 +666,7 @@ class Rehearsals(WithEnvironment):
                      if key != "PYTHONDONTWRITEBYTECODE"}
         self.addCleanup(setattr, self, "variables", self.variables)
         self.variables = variables
-        for _ in range(2):  # The bytecode is there the second time.
+        for _ in range(2):  # The bytecode exists the second time.
             said = self.rehearse("json", "quiet_module", "looks_module", "tests_module",
                                  "folder_there")
             self.assertEqual(said[0], "fit")

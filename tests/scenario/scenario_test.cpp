@@ -21,7 +21,7 @@ std::string read(const std::filesystem::path& path) {
 
 }  // namespace
 
-// Goal: every decision about a job is written down and stays as it is until somebody changes it
+// Goal: every decision about a job is written down and stays as it is until a developer changes it
 // knowingly. Method: each transcript is replayed and must come out unchanged. To accept a change,
 // run with DDPRUN_REWRITE_TRANSCRIPTS=1 and read the diff.
 TEST_CASE("every transcript of the coordinator holds") {

@@ -172,7 +172,7 @@ void Checker::check_unfit(const rdzv::Run& run, Instant now) {
     }
 }
 
-/// A member tells of a rank what it has told before: agents do so after every reconnect.
+/// True if a member repeats its report of a rank: agents do so after every reconnect.
 bool Checker::is_repeated(const rdzv::Run& run, const rdzv::Received& received) {
     const auto owner = run.nodes.by_connection().find(received.connection);
     if (owner == run.nodes.by_connection().end() ||
@@ -189,7 +189,7 @@ bool Checker::is_repeated(const rdzv::Run& run, const rdzv::Received& received) 
            (failed != nullptr && is_known(failed->local_rank));
 }
 
-/// Keeps what a member tells of its ranks, to judge by it later.
+/// Keeps what a member reports of its ranks, to judge by it later.
 void Checker::check_report(const rdzv::Run& run, const rdzv::Received& received, Instant now) {
     const auto owner = run.nodes.by_connection().find(received.connection);
     const auto found = truths_.find(run.current.digest);

@@ -30,7 +30,7 @@ struct GenerationTruth {
     std::map<NodeId, std::size_t> group_ranks;
     std::vector<RankTruth> ranks;
     std::map<NodeId, int> finished_reports;  ///< ranks that the coordinator was told about
-    std::map<int, Instant> failed_at;        ///< as reports tell, by rank; of this daemon
+    std::map<int, Instant> failed_at;        ///< as reports say, by rank; of this daemon
     std::map<int, Instant> hung_since;       ///< the same of those that hung
     bool was_told = false;
     bool is_whole = true;  ///< the coordinator knows all of its places
@@ -134,7 +134,7 @@ private:
     void check_losses(const rdzv::Run& run, const Snapshot& after, const rdzv::Input& input);
     void check_verdict(const rdzv::Run& run, const rdzv::Verdict& verdict);
     void check_first_failure(const rdzv::Run& run, const rdzv::Verdict& verdict);
-    /// `named` is called the first of those that `reports` tell of.
+    /// `named` is called the first of the failures in `reports`.
     void check_earliest(const GenerationTruth& truth, const std::map<int, Instant>& reports,
                         std::size_t named);
     void check_events(const rdzv::Run& run, const rdzv::Effects& effects, const Snapshot& after,
@@ -154,7 +154,7 @@ private:
     std::optional<NodeId> cut_off_;         ///< by this step's input, and not believed dead
     std::optional<NodeId> unfit_;           ///< says this step's input, and goes
     bool is_strangers_word_ = false;        ///< this step's input: who has not joined is not fit
-    std::optional<NodeId> namesake_;        ///< of a node that is there
+    std::optional<NodeId> namesake_;        ///< of a node of the run
     Instant namesake_until_{};              ///< its quarantine, if any
     std::map<NodeId, Instant> unfit_told_;  ///< before any run could judge it, and until when
     std::map<std::string, GenerationTruth> truths_;  ///< by digest

@@ -63,7 +63,7 @@ void Checker::check_new_generation(const rdzv::Run& run, Instant now) {
     truths_[run.current.digest] = std::move(truth);
 }
 
-/// Survivors keep their order; with the same slots at every place, a replacement moves nobody.
+/// Survivors keep their order; with the same slots at every place, a replacement moves no node.
 void Checker::check_places(const rdzv::Run& run, const GenerationTruth& old) {
     std::set<NodeId> here;
     for (const rdzv::Place& place : run.current.places) {
@@ -100,8 +100,8 @@ void Checker::check_choice(const rdzv::Run& run, Instant now) {
     for (const rdzv::Place& place : run.current.places) {
         ill += is_left_out(place.node) ? 1 : 0;
     }
-    // Those that waited for a run that nobody came back to join the next one by one, and it may
-    // begin before the last of them.
+    // Nodes that waited for a run to which no member came back join the next run one by one. The
+    // next run may begin before the last of them joins.
     const bool is_in_turn = before_.parked > 0 && before_.token != run.token;
     const bool has_better =
         !is_in_turn && std::any_of(run.nodes.ready().begin(), run.nodes.ready().end(),

@@ -45,7 +45,7 @@ struct SimResult {
 /// driver_workers.cpp     keeper and workers
 /// driver_faults.cpp      what goes wrong
 /// driver_orders.cpp      what operators ask for
-/// driver_judge.cpp       what only somebody who sees all nodes can judge
+/// driver_judge.cpp       what only a view of all nodes can judge
 class Simulation {
 public:
     Simulation(SimOptions options, bool keeps_trace);

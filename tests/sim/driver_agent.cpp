@@ -353,7 +353,7 @@ void Simulation::end_agent(Machine& machine, int code) {
                                             code, machine.shown->exit_code));
     }
     if (machine.connection.has_value()) {
-        // Input that nobody read turns the end of the stream into a reset.
+        // Unread input turns the end of the stream into a reset.
         network_.close_at_node(*machine.connection, machine.dice.percent(10)
                                                         ? PacketKind::Reset
                                                         : PacketKind::EndOfStream);

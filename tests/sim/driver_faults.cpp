@@ -34,7 +34,7 @@ void Simulation::disturb_all(Instant until) {
     calm_since_ = std::max({calm_since_, until, events_.now()});
 }
 
-/// Those of the daemons and their journal may cost nobody anything, alone.
+/// Faults of the daemons and their journal alone may cost no node anything.
 void Simulation::note_fault(FaultKind kind) {
     const bool is_of_several = kind == FaultKind::RendezvousForgets ||
                                kind == FaultKind::RendezvousPause ||
@@ -517,7 +517,7 @@ void Simulation::resume_rendezvous(Daemon& daemon) {
         }
     }
     if (has_several() && deciding() == &daemon) {
-        disturb_all(now);  // it woke within its lease: nobody takes over
+        disturb_all(now);  // it woke within its lease: no daemon takes over
         expected_digest_.clear();
     }
     const std::uint64_t life = daemon.life;
@@ -574,7 +574,7 @@ void Simulation::cut_off_from_etcd(Dice& dice) {
     daemon.cut_off_until = std::max(daemon.cut_off_until, events_.now() + time);
 }
 
-/// It may go on leading, and nobody hears of it.
+/// It may go on leading, and no node hears of it.
 void Simulation::cut_off_daemon(Dice& dice) {
     const Daemon& daemon = draw_daemon(dice);
     const Instant until = events_.now() + dice.up_to(Milliseconds(5000));

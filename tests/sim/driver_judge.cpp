@@ -273,8 +273,8 @@ void Simulation::judge_publishing(const Machine& machine) {
         machine.workers.empty() || events_.now() >= machine.publish_until) {
         return;
     }
-    // A daemon without memory cannot wait for those it does not know; an end of stream is taken for
-    // the death of all that is there, and so is a new ddprun on the same node.
+    // A daemon without memory cannot wait for nodes it does not know. It takes an end of stream for
+    // the death of all processes of the node, and a new ddprun on the same node, too.
     if (machine.workers.front().digest != run->current.digest && !machine.is_lied_about &&
         !machine.is_replaced && !machine.has_namesake && !has_forgotten_) {
         checker_.violate("S19", fmt::format("generation {} runs and {} may still publish",
@@ -356,7 +356,7 @@ void Simulation::judge_losses_of_living(const rdzv::Run& run, std::size_t nodes_
     }
 }
 
-/// A start goes to nodes without workers, and when nobody has any of the last generation (S3).
+/// A start goes to nodes without workers, and when no node has any of the last generation (S3).
 void Simulation::judge_start(const rdzv::Run& run, const rdzv::Send& send,
                              const rdzv::Start& start) {
     const GenerationTruth* truth = checker_.truth_of(start.digest);
@@ -412,20 +412,20 @@ bool Simulation::is_unlike(const rdzv::Run& run, std::optional<int> node) {
         told.insert(known.info.fingerprint.program);  // It may have told it to another daemon.
     }
     told.erase("");
-    return !node.has_value() ||  // it is gone, who can tell?
+    return !node.has_value() ||  // it is gone: its program is not known
            std::any_of(told.begin(), told.end(), [&](const std::string& program) {
                return program != program_of(machine(*node));
            });
 }
 
-/// Spares are welcome, and nobody is sent away but for another that took his place, or for flags
-/// that are not the run's (S15).
+/// Spares are welcome. A node is sent away only for another that took its place, or for flags that
+/// are not the run's (S15).
 void Simulation::judge_refusal(const rdzv::Run& run, const rdzv::Send& send,
                                const rdzv::Refused& refused) {
     const std::optional<int> node = network_.node_of(send.connection);
     const bool is_odd = node.has_value()
                             ? settings_of(machine(*node)).max_restarts != run.settings.max_restarts
-                            : options_.odd_nodes > 0;  // it is gone, who can tell?
+                            : options_.odd_nodes > 0;  // it is gone: its flags are not known
     const bool is_right = refused.exit_code == kExitRendezvousLost ||
                           refused.exit_code == kExitUnfit || strangers_.contains(send.connection) ||
                           (is_odd && refused.exit_code == kExitUsage) ||
@@ -530,7 +530,7 @@ void Simulation::expect_notice_of_death(const Machine& machine, bool is_silent) 
     if (is_silent || !machine.is_accepted || was_disturbed || machine.is_stalled) {
         due += options_.limits.lease;
         if (restored_at_ > Instant{}) {
-            // A daemon that came back lets no lease end before everybody could come back.
+            // A daemon that came back lets no lease end before every node could come back.
             due = std::max(due, restored_at_ + options_.limits.reconnect_grace +
                                     options_.limits.adoption_patience + way);
         }
@@ -551,7 +551,7 @@ void Simulation::judge_notice(Instant died, const std::string& digest, const Nod
         return;
     }
     for (const Machine& machine : machines_) {
-        // A slow node hears of it later, and delays nobody else (L7).
+        // A slow node hears of it later, and delays no other node (L7).
         const bool could_know = machine.supervisor != nullptr && machine.is_accepted &&
                                 !network_.is_slow(machine.index) && machine.accepted_at < died &&
                                 !machine.is_stalled && machine.disturbed_until < died;

@@ -16,7 +16,7 @@ namespace ddprun::sim {
 
 namespace {
 
-/// Etcd looks at its leases now and then.
+/// Etcd checks its leases now and then.
 constexpr Milliseconds kExpiryLate{500};
 constexpr Milliseconds kSlowMost{3000};
 constexpr const char* kEtcdFull = "etcd has no room";
@@ -34,7 +34,7 @@ std::optional<Instant> Simulation::passes_at(const Daemon& daemon) {
     if (passable <= now) {
         return now + delay;
     }
-    // TCP may send it again once it can, long after whoever asked has given up.
+    // TCP may send it again once it can, long after the sender has given up.
     return dice_.chance(1, 2) ? std::optional(passable + delay) : std::nullopt;
 }
 

@@ -158,7 +158,7 @@ void Simulation::close_host(Daemon& daemon) {
     daemon.was_waiting = false;
 }
 
-/// The run is over and told, or nobody came back to it.
+/// The run is over and reported, or no node came back to it.
 void Simulation::forget_run(Daemon& daemon) {
     daemon.host_number += 1;
     daemon.host = new_host(daemon);

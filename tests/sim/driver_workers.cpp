@@ -267,7 +267,7 @@ void Simulation::empty_generation(Machine& machine, Generation generation) {
     });
 }
 
-/// They are gone, and nobody tells how.
+/// They are gone, and no process reports how.
 void Simulation::drop_workers(Machine& machine) {
     for (const FakeWorker& worker : machine.workers) {
         checker_.worker_ended(worker.digest, worker.rank, false);

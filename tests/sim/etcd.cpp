@@ -9,7 +9,7 @@ rdzv::LeaseGranted Etcd::grant(Instant now) {
     return {.lease = last_lease_, .ttl = ttl_};
 }
 
-/// The leader's lives until etcd has looked at it, which may be late.
+/// The leader's lease lives until etcd has checked it, which may be late.
 bool Etcd::prolong(Instant now, std::int64_t lease) {
     const auto found = leases_.find(lease);
     const bool is_leaders = leader_.has_value() && leader_->lease == lease;

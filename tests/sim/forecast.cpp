@@ -279,7 +279,7 @@ void Job::advance(Instant to) {
     events_.run_next();
 }
 
-/// The beats of all that are there, five times as seldom as real ones. They are made up here: what
+/// The beats of all nodes that run, five times as seldom as real ones. They are made up here: what
 /// a supervisor does for one beat is the same for each.
 void Job::beat() {
     for (const Host& host : hosts_) {

@@ -11,7 +11,7 @@ namespace ddprun::sim {
 /// Describes a job of which a user wants a forecast before its start.
 struct ForecastOptions {
     int nodes = 1;           ///< of the job
-    int min_nodes = 0;       ///< it goes on with; 0: all
+    int min_nodes = 0;       ///< enough to continue; 0: all
     int spares = 0;          ///< beyond that, ready from the start
     int slots = 8;           ///< workers of a node
     Duration mtbf{};         ///< from one failure of the whole job to the next, on average
@@ -35,7 +35,7 @@ struct Forecast {
     Duration useful{};     ///< work that was not lost
     Duration noticing{};   ///< from a failure to the order to stop
     Duration forming{};    ///< from then until workers are started
-    Duration waiting{};    ///< of that: for nodes, fewer than the minimum were there
+    Duration waiting{};    ///< of that: for nodes, while fewer than the minimum ran
     Duration starting{};   ///< restart_takes
     Duration lost_work{};  ///< since the last checkpoint
     Duration checkpoints{};

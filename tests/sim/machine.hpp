@@ -25,7 +25,7 @@ struct FakeWorker {
     Rank rank;
     LocalRank local_rank;
     bool ignores_sigterm = false;
-    bool has_runtime = false;             ///< looks at the shared page
+    bool has_runtime = false;             ///< reads the shared page
     bool is_dying = false;                ///< failed, and not gone
     bool was_signalled = false;           ///< or asked, by its agent
     Instant quiet_from = Instant::max();  ///< it shows no sign of life from then on
@@ -68,7 +68,7 @@ struct Machine {
     Instant keeper_last{};          ///< its reports keep their order
     std::uint64_t keeper = 0;       ///< answers of a lost one are void
     bool fails_to_execute = false;  ///< the next worker
-    bool is_keeper_gone = false;    ///< what it is told is lost, until the next one is there
+    bool is_keeper_gone = false;    ///< what it is told is lost, until the next one runs
     std::optional<rdzv::EndpointChoice> choice;
     std::optional<ConnectionId> unanswered;  ///< asked for the leader there, and heard nothing
     std::optional<rdzv::Verdict> shown;      ///< to the user
@@ -83,7 +83,7 @@ struct Machine {
     /// The rendezvous has given it up for a fault, and has started nothing here since.
     bool is_lost_for_fault = false;
     bool is_lied_about = false;  ///< its connection ended as only that of a dead agent does
-    std::optional<Instant> silent_since;  ///< waits, and nobody says for what
+    std::optional<Instant> silent_since;  ///< waits, and no message says for what
 };
 
 }  // namespace ddprun::sim

@@ -254,7 +254,7 @@ void make_consistent(SimOptions& options) {
     options.work_max = std::max(options.work_max, options.work_min);
     if (settings.hang_timeout == Milliseconds::zero()) {
         options.hang_percent = 0;  // nothing would end them
-        options.gpu_percent = 0;   // nobody looks
+        options.gpu_percent = 0;   // no watch reads GPUs
     }
     if (!options.has_preflight) {
         options.unfit_percent = 0;

@@ -85,11 +85,11 @@ struct SimOptions {
     Milliseconds timer_grain{0};  ///< timers fire at multiples of this
     int sigterm_ignored_percent = 0;
     int sigterm_exits_zero_percent = 50;  ///< of those that heed it
-    int runtime_percent = 50;             ///< of nodes whose workers look at the shared page
+    int runtime_percent = 50;             ///< of nodes whose workers read the shared page
     int returns_percent = 50;             ///< of nodes that are gone
     int unkillable_percent = 0;           ///< of generations emptied
     int collateral_percent = 0;           ///< of workers that fail when a peer is gone
-    int progress_percent = 0;             ///< of failures that tell their step
+    int progress_percent = 0;             ///< of failures that report their step
     int slow_death_percent = 0;           ///< of failures that are known before the process is gone
     bool has_preflight = false;           ///< nodes check themselves before each generation
     int unfit_percent = 0;                ///< of these checks while there are faults: not fit

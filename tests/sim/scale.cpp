@@ -63,7 +63,7 @@ public:
         });
     }
 
-    /// Everybody's workers exit 0, and everybody goes. One spare has become a member.
+    /// The workers of all nodes exit 0, and all nodes leave. One spare has become a member.
     void end(int nodes) {
         for (int i = 0; i <= nodes; ++i) {
             for (int rank = 0; rank < kSlots && i != nodes - 1; ++rank) {
@@ -81,7 +81,7 @@ public:
         }
     }
 
-    /// Beats of everybody, so that nobody is silent.
+    /// Beats of all nodes, so that no node is silent.
     void beat_all(int count) {
         for (int i = 0; i < count; ++i) {
             receive(i, rdzv::Beat{++beats_});

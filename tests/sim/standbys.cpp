@@ -68,8 +68,8 @@ void FakeStandbys::pause() {
     slots_.pause();
 }
 
-/// Those that were ready are workers now. Their keeper is that of the generation, and the others,
-/// which it holds too, are nobody's.
+/// Those that were ready are workers now. Their keeper is that of the generation. It holds the
+/// others, too, but no slot has them any more.
 void FakeStandbys::start_generation() {
     const std::vector<LocalRank> expected = ready();
     const std::vector<LocalRank> taken = slots_.take();
@@ -92,7 +92,7 @@ void FakeStandbys::start_generation() {
             is_importing_ = true;
         }
         learn(kModule);
-        learn(kLazyModule);  // A program tells the same again.
+        learn(kLazyModule);  // A program reports the same again.
     }
 }
 

@@ -254,7 +254,7 @@ void Process::read(Stream& stream) {
         if (count < 0 && errno != EIO) {
             return;
         }
-        if (count <= 0) {  // EIO: nobody has the terminal any more
+        if (count <= 0) {  // EIO: no process has the terminal any more
             stream.fd.reset();
             return;
         }

@@ -52,9 +52,9 @@ void write_file(const std::string& path, const std::string& text);
 /// The names in a folder, sorted.
 [[nodiscard]] std::vector<std::string> list_folder(const std::string& path);
 
-/// A TCP port on 127.0.0.1 that nobody else uses. The socket stays bound, without listening, so
-/// that the kernel gives the port to nobody who asks for any; a server that sets SO_REUSEADDR (as
-/// ours do) can still bind it and listen.
+/// A TCP port on 127.0.0.1 that no other process uses. The socket stays bound, without listening,
+/// so that the kernel gives the port to no process that asks for any. A server that sets
+/// SO_REUSEADDR (as ours do) can still bind it and listen.
 class FreePort {
 public:
     FreePort();

@@ -9,8 +9,8 @@
 
 namespace ddprun::test {
 
-/// A child process that can hold another one, so that nobody but it can reap that one once dead: to
-/// everybody else it is a process that survives SIGKILL.
+/// A child process that can hold another one, so that only this child can reap the held one once
+/// dead. To every other process the held one survives SIGKILL.
 class Debugger {
 public:
     Debugger() {

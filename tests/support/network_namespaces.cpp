@@ -58,7 +58,7 @@ bool write_text(const char* path, const std::string& text) {
 }
 
 /// As root of a user namespace of our own, if we are not root. There, the state folder that the
-/// real root may have is not ours to use; so nobody's is: this process gets an empty /var/tmp.
+/// real root may have is not ours to use. So this process gets an empty /var/tmp in every case.
 bool move_into_namespaces() {
     constexpr int kWanted = CLONE_NEWNET | CLONE_NEWNS;
     const std::string uid = std::to_string(::getuid());

@@ -157,7 +157,7 @@ asio::awaitable<void> NetworkProxy::take_in(Self self, LinkPtr link, bool is_up)
         if (failure) {
             break;
         }
-        // The writer counts on the same timer; both look again whoever was meant.
+        // The writer counts on the same timer; both check again, whichever side was meant.
         while (flow.bytes > kHeldBytesMax && !link->has_ended) {
             asio::steady_timer pause(self->io_, Milliseconds(10));
             const auto [passed] = co_await pause.async_wait(asio::as_tuple(asio::use_awaitable));
@@ -206,7 +206,7 @@ asio::awaitable<void> NetworkProxy::stall_at_random(Self self, LinkPtr link) {
         link->is_paused = !link->is_paused;
         if (link->is_paused) {
             ++self->stalls_;
-            // Ever more rarely: nobody may be reading, and a full pipe would stop every link.
+            // Ever more rarely: the pipe may have no reader, and a full one would stop every link.
             if (std::has_single_bit(self->stalls_)) {
                 self->on_stalls_(self->stalls_);
             }

@@ -37,7 +37,7 @@ namespace ddprun::test {
 }
 
 /// True if the kernel has nothing of it in memory any more: a file in memory only (tmpfs), or one
-/// that somebody has mapped, stays.
+/// that a process has mapped, stays.
 [[nodiscard]] inline bool evict(const std::string& path) {
     const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     return file.is_open() && ::fdatasync(file.get()) == 0 &&

@@ -1,4 +1,4 @@
-// Chronicle tells a Supervisor's inputs and decisions as events, and where the time went.
+// Chronicle reports a Supervisor's inputs and decisions as events, and where the time went.
 
 #include "agent/watch/chronicle.hpp"
 

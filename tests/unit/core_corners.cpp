@@ -340,7 +340,7 @@ TEST_CASE("a generation has no more workers than their store serves, and the oth
     };
     driver.hear(1, node("1", 4));
     driver.hear(2, node("2", 8));
-    driver.hear(3, node("3", 8));  // the third fills it: nobody else is waited for
+    driver.hear(3, node("3", 8));  // the third fills it: no other node is waited for
     REQUIRE(driver.sent<Start>(1).size() == 1);
     CHECK(driver.sent<Start>(1).front().world_size == 20);
     driver.hear(4, node("4", 8));
@@ -576,7 +576,7 @@ TEST_CASE("the first by group rank that asked for it hears what people are to be
         driver.hear(i, join);
     }
     CHECK(driver.sent<Start>(1).size() == 1);
-    // Group rank 0 has not asked, and of spares nobody else is told.
+    // Group rank 0 has not asked, and no other node is told of spares.
     CHECK(told(2).empty());
     driver.hear(3, WorkerFailed{Generation(1), LocalRank(0), exit_with(1)});
     for (std::uint64_t i = 1; i <= 3; ++i) {

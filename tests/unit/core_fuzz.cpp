@@ -1,7 +1,7 @@
 // Goal: no sequence of inputs, sensible or not, breaks an invariant or makes a deadline repeat, and
 // once the nodes behave the run ends. Method: seeds choose a job and thousands of inputs from six
 // agents that crash, lie, lose messages and repeat themselves; after every step the state is
-// checked; in the end everybody does what is asked for and a verdict must come.
+// checked; in the end each agent does what is asked for and a verdict must come.
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -74,7 +74,7 @@ public:
         for (int i = 0; i < steps && problem_.empty(); ++i) {
             disturb();
         }
-        // Connections that garbage made up are nobody's: without leases only their end tells.
+        // No agent owns connections that garbage made up: without leases only an end removes them.
         for (std::uint64_t i = 0; i <= connections_ + 3 && problem_.empty(); ++i) {
             const bool is_owned = std::any_of(
                 agents_.begin(), agents_.end(),
@@ -83,7 +83,7 @@ public:
                 step(ConnectionEnded{ConnectionId(i), false});
             }
         }
-        // Two lives of a run at most: the one that is there and one that latecomers open.
+        // Two lives of a run at most: the present one and one that latecomers open.
         for (int i = 0; i < 6000 && problem_.empty() && !is_over(); ++i) {
             behave();
         }
@@ -423,7 +423,7 @@ private:
         }
     }
 
-    /// One beat interval in which everybody is there and does what is asked for.
+    /// One beat interval in which each agent lives and does what is asked for.
     void behave() {
         now_ += Milliseconds(200);
         for (FuzzAgent& agent : agents_) {

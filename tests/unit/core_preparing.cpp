@@ -57,7 +57,7 @@ public:
         std::erase(here, connection);
         step(ConnectionEnded{ConnectionId(connection), true});
     }
-    /// A long time in which everybody is alive, as far as they are heard each second of its ends.
+    /// A long time with a beat of each node at its end, so that all nodes count as alive.
     void pass(Duration time) {
         now += time;
         for (const std::uint64_t connection : here) {

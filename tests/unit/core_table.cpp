@@ -135,7 +135,7 @@ OrderGiven given(OperatorAction action, const std::string& node = {}) {
             .from = "10.0.0.9"};
 }
 
-/// A coordinator that is brought into one phase. The speaker is b; a, where only a is there.
+/// A coordinator that is brought into one phase. The speaker is b, or a if only a has joined.
 class Table {
 public:
     explicit Table(const std::string& phase)

@@ -1,4 +1,4 @@
-// Whether GPUs are used, only wait, or stand still: what drivers and NCCL's RAS tell of it.
+// Whether GPUs are used, only wait, or stand still, as drivers and NCCL's RAS report it.
 
 #include <chrono>
 #include <string>
@@ -32,7 +32,7 @@ AllGpuFigures two_gpus(std::uint64_t first, std::uint64_t second) {
              .ranks = {LocalRank(1)}}};
 }
 
-/// As NCCL 2.29 tells it.
+/// In the words of NCCL 2.29.
 std::string ras_answer(int first, int second) {
     const auto rank = [](int number, int count) {
         return R"({"rank": )" + std::to_string(number) + R"(, "host": "172.16.64.21)" +
@@ -151,7 +151,7 @@ TEST_CASE("a communicator whose counts differ and stand still is told with the r
     CHECK(seen->text ==
           "an NCCL communicator of 2 ranks stands still for 600 s: rank 1 on "
           "172.16.64.211 has launched 6650 AllReduce, others 6651");
-    // Not of the whole job: whose rank it is there is not known.
+    // The communicator is not that of the whole job: the rank in the job is not known.
     const auto part = watch.look(kStart + 1200s, 600s, 8, status(6651, 6650));
     REQUIRE(part);
     CHECK_FALSE(part->rank);

@@ -1,6 +1,6 @@
 // Goal: around one job's coordinator the right moment is chosen for everything: effects go in
 // order, and those after an awaited record only when it is durable; a journal that fails or hangs
-// is said and holds nothing up, except for one of several daemons; timers and hold-ups are not
+// is said and holds nothing up, except for one of several daemons; timers and stalls are not
 // missed. Method: a JobHost with one member; the test is its clock, its timer and its journal.
 
 #include <algorithm>

@@ -30,7 +30,7 @@ TEST_CASE("crashes and errors of GPUs are found in the kernel's log") {
     notes.take("4,2,2,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=32, GPU has fallen off the bus.");
     CHECK(notes.about(31, SIGSEGV).starts_with("train[31]: segfault"));
     CHECK(notes.about(32, 6).starts_with("NVRM: Xid"));
-    // A GPU's error may be everybody's.
+    // A GPU's error may concern every process.
     CHECK(notes.about(33, std::nullopt).starts_with("NVRM: Xid"));
 }
 

@@ -71,7 +71,7 @@ TEST_CASE("AWS Batch needs no flags: the main node's address is where nodes meet
         ", started again 2 times"));
     CHECK(Node{"a", with(kBatchChild, {{"AWS_BATCH_JOB_NODE_INDEX", "2"}})}.refusal() ==
           "AWS_BATCH_JOB_NODE_INDEX=2: the job has 2 nodes" + kWayOut);
-    // ddprun checks each value that becomes part of file names, whoever gives it.
+    // ddprun checks each value that becomes part of file names, whatever its source.
     CHECK_THAT(Node({"a", with(kBatchMain, {{"AWS_BATCH_JOB_ID", "../x"}})}).refusal(),
                Catch::Contains("becomes part of file names"));
     // A job of one container has no nodes.

@@ -8,7 +8,7 @@ namespace {
 
 // Recorded with each program's env under it, two processes on each of the two hosts nodea and
 // nodeb, process 2: Open MPI 4.1.4 (Debian 12), Open MPI 5.0.11, MPICH 5.0.2 and Intel MPI 2021
-// (all of PyPI). Variables that nobody asks for are left out.
+// (all of PyPI). Variables that ddprun does not read are left out.
 const Variables kOpenMpi4 = {
     {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
     {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
@@ -103,7 +103,7 @@ TEST_CASE("where nodes of mpirun can meet is asked for") {
           "mpirun has 2 nodes, and does not tell where they can meet, 2 ddprun on this one; start "
           "one on each: mpiexec -n 2 -ppn 1 ddprun --nnodes 2 --rdzv-endpoint HOST:29400 ..." +
               end);
-    // Seven processes, two of them here: nobody can tell.
+    // Seven processes, two of them here: the number of nodes cannot be known.
     CHECK_THAT(refusal_of("", with(kOpenMpi5, {{"OMPI_COMM_WORLD_SIZE", "7"}})),
                Catch::Contains("does not tell how many nodes it has, 2 ddprun on this one") &&
                    Catch::Contains("mpirun -np NODES ") && Catch::Contains("--nnodes N "));

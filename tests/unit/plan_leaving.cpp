@@ -1,4 +1,4 @@
-// When a node has to be gone, as flags and surroundings tell.
+// When a node has to be gone, according to flags and surroundings.
 
 #include "tests/unit/plan_fake_surroundings.hpp"
 

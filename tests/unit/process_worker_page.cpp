@@ -91,8 +91,8 @@ TEST_CASE("a step is told whole after a process of this slot was killed while it
 
 namespace {
 
-/// Steps that are told while the main thread tells others. By a signal's handler: it comes between
-/// any two instructions, where another thread would come once in millions of steps.
+/// Steps that a signal's handler reports while the main thread reports others. The handler comes
+/// between any two instructions; another thread would come there once in millions of steps.
 struct Interruptions {
     static constexpr std::size_t kCount = 2'000;
     struct Told {

@@ -32,7 +32,7 @@ constexpr Instant kStart = Instant(1h);
 constexpr double kMillisecond = 1e6;
 
 /// A step of `ranks` ranks: each has about 90 ms of its own, ± 4 ms, that of `slow` takes longer by
-/// `more`. Everybody waits for the last.
+/// `more`. Each rank waits for the last.
 std::vector<rdzv::StepTime> step_of(Rng& rng, int ranks, int slow, double more) {
     std::vector<rdzv::StepTime> times;
     double longest = 0;
@@ -121,7 +121,7 @@ TEST_CASE("steps per second are those since the first step, later those of the l
     CHECK(early.own_ns == 60'000'000u);
     CHECK(early.step_age_ms == 5u);
     for (int second = 2; second <= 60; ++second) {
-        // From here on a step takes a second, and nobody is waited for.
+        // From here on a step takes a second, and no rank is waited for.
         const auto number = static_cast<std::uint64_t>(10 + second);
         const rdzv::RankProgress late = told(number, std::chrono::seconds(second), 400ms);
         if (second > 20) {
@@ -182,7 +182,7 @@ TEST_CASE("the board has each rank as it was told last, and the slowest with its
 
 namespace {
 
-/// Rank 0 tells of two nodes' ranks what they do; how it is judged.
+/// Each node reports what its local rank 0 does; the board judges the reports.
 class LookedAt {
 public:
     void look(const std::vector<rdzv::Activity>& activities) {
@@ -249,7 +249,7 @@ TEST_CASE("a rendezvous is told each moment once, and a new one all of them") {
     told.begin(Generation(3), 8);
     rdzv::Event main{
         .kind = rdzv::EventKind::Main, .at = kStart, .generation = Generation(3), .rank = Rank(9)};
-    CHECK_FALSE(told.note(kStart + 1s, {main}));  // nobody hears it
+    CHECK_FALSE(told.note(kStart + 1s, {main}));  // no rendezvous hears it
     const auto first = told.met(kStart + 2s, true);
     REQUIRE(first);
     CHECK(first->generation == Generation(3));
@@ -275,7 +275,7 @@ TEST_CASE("a rendezvous is told each moment once, and a new one all of them") {
 TEST_CASE("a rendezvous is told of checkpoints as they cost more, of the last step at the end") {
     MomentsTold told;
     told.begin(Generation(3), 8);
-    CHECK_FALSE(told.note_told(kStart, 5u, 20ms, true));  // nobody hears it
+    CHECK_FALSE(told.note_told(kStart, 5u, 20ms, true));  // no rendezvous hears it
     CHECK_FALSE(told.met(kStart, true));                  // nor has anything begun
     const auto first = told.note_told(kStart, 6u, 30ms, false);
     REQUIRE(first);
@@ -455,7 +455,7 @@ TEST_CASE("a job that tells no steps is stalled once it writes nothing, and not 
     ranks.told[0].activity = Activity::Waits;
     ranks.told[1].output_age_ms = 29'999;
     CHECK_FALSE(ranks.stall());
-    // A rank that has never written does not tell when it wrote last.
+    // A rank that has never written does not report when it wrote last.
     ranks.told[1].output_age_ms = {};
     CHECK(ranks.stall());
     CHECK_FALSE(rdzv::find_stall({}, WatchLimits()));

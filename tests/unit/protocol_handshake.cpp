@@ -1,4 +1,4 @@
-// Goal: nobody gets through without the secret, whatever they send, repeat or send back; and both
+// Goal: no peer gets through without the secret, whatever it sends, repeats or sends back; and both
 // ends are told what is wrong. The two state machines are joined by hand.
 
 #include <sstream>

@@ -1,4 +1,4 @@
-// A worker's last words and torchrun's error file tell the cause of a failure.
+// A worker's last words and torchrun's error file name the cause of a failure.
 
 #include <string>
 #include <vector>

@@ -140,7 +140,7 @@ TEST_CASE("a job's own secret is made where it is asked for, and refused when ot
                                            " belongs to user 12345, not to you (user 0); name "
                                            "your own with --secret-file");
     }
-    // No process makes a secret in a folder that nobody may write.
+    // No process makes a secret in a folder that no user may write.
     REQUIRE_FALSE(load_or_create_secret_at("/proc/.ddprun-secret-42.0"));
 }
 

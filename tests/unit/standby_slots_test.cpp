@@ -446,7 +446,7 @@ TEST_CASE("a standby that was started with another list than is known now ends n
     TwoSlots two;
     two.slots = StandbySlots({}, 2, {.learns = true, .known = {"torch", "stale"}, .trial = kTrial});
     two.slots.begin(two.now);
-    two.slots.learn(two.now, TwoSlots::kSecond, {"unknown"});  // The hook is there.
+    two.slots.learn(two.now, TwoSlots::kSecond, {"unknown"});  // The workers have the hook.
     two.pass();
     CHECK(two.settle() == Decisions{"rehearse 0 of 2 guessed"});
     two.slots.learn(two.now, TwoSlots::kFirst, {"json", "torch"});
@@ -501,7 +501,7 @@ TEST_CASE("standbys have no more memory than they may, as the rehearsal or one o
     two.slots =
         StandbySlots({}, 2, {.modules = {"torch"}, .memory_max = 300 * kMebibyte, .trial = kTrial});
     two.slots.begin(two.now);
-    two.slots.learn(two.now, TwoSlots::kFirst, {"torch"});  // So the hook is there.
+    two.slots.learn(two.now, TwoSlots::kFirst, {"torch"});  // So the workers have the hook.
     two.pass();
     CHECK(two.settle() == Decisions{"rehearse 0 of 1"});
     two.pass_rehearsal(100 * kMebibyte);
@@ -595,7 +595,7 @@ TEST_CASE("a program that is not Python's has standbys once a worker tells that 
     two.slots = StandbySlots({}, 2, {.program = "train", .learns = true, .needs_room = true});
     two.slots.begin(two.now);
     two.slots.learn(two.now, TwoSlots::kFirst,
-                    {"torch"});  // A Python that it has started tells that.
+                    {"torch"});  // A Python that it has started reports that.
     CHECK(two.slots.take().empty());
     CHECK_FALSE(two.slots.next_deadline());
     two.now += Milliseconds(3000);

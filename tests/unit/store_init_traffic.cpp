@@ -49,7 +49,7 @@ TEST_CASE("the group is ready when the last of all clients has asked for the las
     traffic.note_connected(kBegin, 1);
     CHECK(shared.all_here_ns == 0);
     traffic.note_connected(kBegin + seconds(1), 2);
-    traffic.note_connected(kBegin + seconds(2), 3);  // one that nobody expected
+    traffic.note_connected(kBegin + seconds(2), 3);  // one more than expected
     CHECK(shared.all_here_ns == ns(kBegin + seconds(1)));
     traffic.note_of_default_group(kBegin + seconds(3), StoreClient(0));
     traffic.note_of_default_group(kBegin + seconds(4), StoreClient(0));

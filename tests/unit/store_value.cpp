@@ -1,4 +1,4 @@
-// Big values: in memory once, whoever has them.
+// Big values: in memory once, however many clients get them.
 
 #include <memory>
 #include <string>

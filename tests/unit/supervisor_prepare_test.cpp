@@ -78,7 +78,7 @@ TEST_CASE("what ends between a join and its answer is told with the answer") {
     rig.give(Emptied{kPrepareGeneration});
     CHECK(rig.sent<rdzv::Stopped>().empty());
     rig.hear(rdzv::Accepted{.run_token = "t1", .lease = {}, .beat_interval = {}});
-    // Another node may prepare for the job meanwhile: then nobody asks this one again.
+    // Another node may prepare for the job meanwhile: then no message asks this one again.
     REQUIRE(rig.sent<rdzv::Stopped>().size() == 1);
     CHECK(rig.sent<rdzv::Stopped>()[0].generation == Generation());
 }

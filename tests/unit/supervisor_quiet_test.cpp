@@ -28,7 +28,7 @@ rdzv::JobSettings settings_with(Milliseconds timeout, bool is_learned = false) {
     return settings;
 }
 
-/// A watch over two workers, looked at whenever it wants to look.
+/// A watch over two workers, which looks as soon as its next look is due.
 struct Watched {
     explicit Watched(Milliseconds timeout = kTimeout, bool is_learned = false)
         : watch(settings_with(timeout, is_learned)) {
@@ -215,7 +215,7 @@ TEST_CASE("GPUs are looked at only when nothing else shows life, and once at a t
     watched.now += seconds(5);
     CHECK(watched.watch.take_gpus(watched.now, false));
     CHECK(watched.watch.is_quiet());
-    CHECK_FALSE(watched.watch.take_gpus(watched.now, true));  // nobody has asked
+    CHECK_FALSE(watched.watch.take_gpus(watched.now, true));  // the watch has not asked
     CHECK(watched.watch.quiet_for(watched.now) == kTimeout + seconds(5));
 }
 

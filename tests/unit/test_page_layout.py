@@ -1,6 +1,6 @@
 """scripts/page_layout.py gives Python the layout of the header, refuses what it does not
 understand, and notices a block that is older; what Page in worker_runtime/python/ddprun/_page.py
-tells lands on the member that is its own."""
+writes lands on the member that is its own."""
 
 import importlib.util
 import os

@@ -165,7 +165,7 @@ TEST_CASE("each variable that ddprun writes and a worker needs is missed by name
         variables.erase(key);
         INFO(key);
         if (key == "DDPRUN_TARGET_WORLD_SIZE") {
-            CHECK(error_of(variables).empty());  // an older ddprun does not tell it
+            CHECK(error_of(variables).empty());  // an older ddprun does not set it
         } else if (key == "DDPRUN_GENERATION") {
             CHECK(error_of(variables).empty());  // then it is another launcher's
         } else {

@@ -53,7 +53,7 @@ say(f"generation {worker.generation} restarts {worker.restart_count} "
 step = 0
 while step != arguments.steps:
     # Not by one that raises: Gloo's thread may not have let go of the tensor yet when the
-    # interpreter is taken down, and torch aborts then, whoever has made the call.
+    # interpreter is taken down, and torch aborts then, whichever code has made the call.
     if arguments.dies_after is None and arguments.raises_after is None:
         dist.all_reduce(torch.ones(1))
     elif step == arguments.dies_after and worker.rank == 1:

@@ -1,4 +1,4 @@
-// A library of kills_worker.cpp: tells of a standby when it is loaded, which is before it waits.
+// A library of kills_worker.cpp: reports a standby when it is loaded, which is before it waits.
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -137,7 +137,7 @@ def main():
     with open(os.path.join(os.environ["PARITY_OUT"], f"{rank}.json"), "w",
               encoding="utf-8") as file:
         json.dump(seen, file)
-    # Each in one piece, so that lines of two workers do not mix where nobody keeps them apart.
+    # Each in one piece, so that lines of two workers do not mix if no launcher keeps them apart.
     os.write(1, f"apple {rank}, out\n".encode())
     os.write(2, f"pear {rank}, err\n".encode())
     how = os.environ.get("PARITY_EXIT", "0")

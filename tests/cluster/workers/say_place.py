@@ -1,5 +1,5 @@
-"""Says where it is in its group. With a folder as argument, in which there is a FIFO: rank 0 fails
-once, when the others are there, and they wait to be stopped."""
+"""Says where it is in its group. With a folder as argument, which has a FIFO: rank 0 fails once,
+when the others have come, and they wait to be stopped."""
 
 import os
 import pathlib

@@ -3,7 +3,7 @@
 //   conditions, which hold for the actions after them until --always:
 //     --when-rank N  --when-generation N  --when-restart N  --when-group-rank N
 //     --before-generation N       only in generations below N
-//     --unless-exists PATH        only if there is no such file when the action's turn comes
+//     --unless-exists PATH        only if no such file exists when the action's turn comes
 //     --always
 //   actions:
 //     --print                     one line "worker rank=… world=… …" (see print_place) on stdout
@@ -20,9 +20,9 @@
 //     --exit-on-signal N CODE     from here on: exit with CODE on signal N
 //     --tell-signal N             from here on: a line "got signal N" instead of signal N
 //     --variable KEY              one line KEY=value of the environment
-//     --attach-page               looks at the page shared with the agent from here on, and says so
-//     --progress N                tells through the page that step N is done
-//     --tell-checkpoints PATH     tells through the page where checkpoints are
+//     --attach-page               reads the page shared with the agent from here on, and says so
+//     --progress N                reports through the page that step N is done
+//     --tell-checkpoints PATH     reports through the page where checkpoints are
 //     --wait-until-in-memory PATH until the kernel has all of that file in memory
 //     --leave-when-asked          until the page asks: says "asked signal=…", exits with 75
 //     --wait-for-isolation 0|1    until page and clock say that nothing (1) or something (0) may be
@@ -160,7 +160,7 @@ void wait_for_file(const std::string& path) {
         write_all(2, "cannot watch " + folder + "\n");
         ::_exit(121);
     }
-    // Watched first and looked at afterwards: no creation is missed.
+    // Watched first and checked afterwards: no creation is missed.
     while (::access(path.c_str(), F_OK) != 0) {
         std::array<char, sizeof(inotify_event) + NAME_MAX + 1> event;
         static_cast<void>(!::read(watch, event.data(), event.size()));
@@ -299,7 +299,7 @@ void record_flight(std::size_t size) {
     }
     record += variable("RANK");
     ::unlink(pipe.c_str());
-    // Both ends: reading waits for bytes, not for somebody to write them.
+    // Both ends: reading waits for bytes, not for a process to open the FIFO for writing.
     const int fd =
         ::mkfifo(pipe.c_str(), 0600) == 0 ? ::open(pipe.c_str(), O_RDWR | O_CLOEXEC) : -1;
     if (fd < 0) {

@@ -84,7 +84,7 @@ public:
     void drain();
     void let_go() { self_.reset(); }
 
-    /// What RAS tells. All ranks see the counts of all.
+    /// The facts that RAS reports. All ranks see the counts of all.
     [[nodiscard]] bool is_connected() const { return is_connected_; }
     void count_launch(fake_gpu::OperationKind kind);
     [[nodiscard]] std::uint64_t launched(int rank, fake_gpu::OperationKind kind) const;

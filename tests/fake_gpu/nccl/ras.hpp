@@ -8,7 +8,7 @@ struct ncclComm;
 /// communicators has launched. Answers as NCCL 2.28.7 and later do to VERBOSE STATUS in JSON.
 namespace fake_gpu {
 
-/// RAS tells of `communicator` from now on, while it lives. The first call of the process listens
+/// RAS reports `communicator` from now on, while it lives. The first call of the process listens
 /// at NCCL_RAS_ADDR, if that is set. Another process of the job may have the address: then it
 /// answers, and this one does not, as in NCCL.
 void show_to_ras(const std::shared_ptr<ncclComm>& communicator);

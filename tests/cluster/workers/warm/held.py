@@ -1,8 +1,8 @@
 """Programs of warm_programs.py report these facts to that test, beside their own work.
 
-Each tells whether its process was a standby. In the first generation the ranks wait after the step
-at which the test kills one of them. In the second one they tell what they find after their first
-step, and what each of their imports has found.
+Each reports whether its process was a standby. In the first generation the ranks wait after the
+step at which the test kills one of them. In the second one they report what they find after their
+first step, and what each of their imports has found.
 """
 
 import contextlib

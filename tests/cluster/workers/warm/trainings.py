@@ -97,7 +97,7 @@ def train_huggingface(folder):
     from transformers.trainer_utils import get_last_checkpoint
     from transformers.utils import logging
 
-    logging.disable_progress_bar()  # Each tells how fast it was.
+    logging.disable_progress_bar()  # Each bar shows how fast it was.
 
     class Held(TrainerCallback):
         def on_save(self, args, state, control, **kwargs):
