@@ -216,18 +216,22 @@ def start_peers(peer, world, port, arguments):
         for rank in range(world)]
 
 
-def fork_rank(rank, world, port, path):
-    """A Python rank in a process of its own, which need not import torch again."""
+def fork_rank(rank, world, path):
+    """A Python rank in a process of its own, which need not import torch again. Returns its pid and
+    the end of a pipe that the port of its store is written to."""
+    read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            Rank(rank, world).main(port, path)
+            os.close(write_end)
+            Rank(rank, world).main(int(os.read(read_end, 16)), path)
             code = 0
         except BaseException as failure:  # what comes of it is the exit code
             print(f"Python's rank {rank} of {world}: {failure!r}", flush=True)
         os._exit(code)
-    return pid
+    os.close(read_end)
+    return pid, write_end
 
 
 def read_peer(path):
@@ -251,14 +255,18 @@ def differences(ours, theirs):
 
 
 def compare(peer, world, folder):
-    stores = [dist.TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False) for _ in range(2)]
     ours = [os.path.join(folder, f"ours.{world}.{rank}") for rank in range(world)]
     theirs = [os.path.join(folder, f"theirs.{world}.{rank}") for rank in range(world)]
-    python = [fork_rank(rank, world, stores[0].port, theirs[rank]) for rank in range(world)]
+    # A store's thread may hold a lock of libc's resolver, which a process forked then waits for.
+    python = [fork_rank(rank, world, theirs[rank]) for rank in range(world)]
+    stores = [dist.TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False) for _ in range(2)]
+    for _, port_end in python:
+        os.write(port_end, str(stores[0].port).encode())
+        os.close(port_end)
     peers = start_peers(peer, world, stores[1].port,
                         ["compare", os.path.join(folder, f"ours.{world}.{{rank}}")])
     is_right = all([one.wait() == 0 for one in peers])
-    is_right = all([os.waitpid(pid, 0)[1] == 0 for pid in python]) and is_right
+    is_right = all([os.waitpid(pid, 0)[1] == 0 for pid, _ in python]) and is_right
     if not is_right:
         print(f"world {world}: a rank ended badly")
         return False
