@@ -63,7 +63,12 @@ std::string with_checksum(std::string_view before) {
 // ----------------------------------------------------------------------------------- safetensors
 
 bool is_same(const TensorView& left, const TensorView& right) {
+    const bool has_same_layout =
+        left.layout.has_value() == right.layout.has_value() &&
+        (!left.layout || (left.layout->offsets == right.layout->offsets &&
+                          left.layout->global_shape == right.layout->global_shape));
     return left.name == right.name && left.dtype == right.dtype && left.shape == right.shape &&
+           has_same_layout &&
            std::equal(left.bytes.begin(), left.bytes.end(), right.bytes.begin(), right.bytes.end());
 }
 

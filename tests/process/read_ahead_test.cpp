@@ -17,7 +17,7 @@
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
 #include "tests/support/page_cache.hpp"
-#include "worker_runtime/checkpoint/checkpoint_folder.hpp"
+#include "worker_runtime/checkpoint/publishing.hpp"
 
 using namespace ddprun;
 using namespace ddprun::test;

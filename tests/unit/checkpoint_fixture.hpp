@@ -14,6 +14,7 @@
 #include "tests/support/cluster.hpp"
 #include "tests/support/result_text.hpp"
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
+#include "worker_runtime/checkpoint/publishing.hpp"
 
 namespace ddprun::worker::test {
 
@@ -62,6 +63,12 @@ inline std::string some_bytes(std::size_t size, unsigned seed = 1) {
 inline TensorView tensor(const std::string& name, const std::string& dtype,
                          std::vector<std::int64_t> shape, std::string_view bytes) {
     return {.name = name, .dtype = dtype, .shape = std::move(shape), .bytes = bytes_of(bytes)};
+}
+
+/// Of a tensor that lies in one part.
+inline std::string text_of(const StoredTensor& stored) {
+    REQUIRE(stored.parts.size() == 1);
+    return text_of(stored.parts.front().bytes);
 }
 
 inline constexpr const char* kModelFile = "model-00001-of-00001.safetensors";

@@ -92,6 +92,7 @@ TEST_CASE("a manifest with a right checksum and wrong content is refused with th
                              R"("generation":1,"world_size":2,"values":{},"files":[)" +
                              file + "]";
     REQUIRE(error_of(signed_text(good)).empty());
+    REQUIRE(error_of(signed_text(replaced(good, "\"version\":1", "\"version\":2"))).empty());
     const auto with = [&](const std::string& from, const std::string& to) {
         return signed_text(replaced(good, from, to));
     };
@@ -102,7 +103,9 @@ TEST_CASE("a manifest with a right checksum and wrong content is refused with th
         {signed_text(""), "does not begin with {"},
         {signed_text("{\"a\":1} x"), "not JSON"},
         {with("ddprun checkpoint", "other"), "does not have the format"},
-        {with("\"version\":1", "\"version\":2"), "\"version\" that is no number from 1 to 1"},
+        {with("\"version\":1", "\"version\":3"),
+         "the manifest is of version 3, this build of ddprun reads 1 to 2; use the build that wrote"},
+        {with("\"version\":1", "\"version\":0"), "\"version\" that is no number"},
         {with("\"step\":3", "\"step\":-3"), "\"step\" that is no number"},
         {with("\"step\":3", "\"step\":3.0"), "\"step\" that is no number"},
         {with("\"step\":3", "\"step\":9223372036854775808"), "\"step\" that is no number"},
@@ -137,13 +140,13 @@ TEST_CASE("a manifest with a right checksum and wrong content is refused with th
     }
 }
 
-TEST_CASE("a manifest names at most 4096 files and has at most 16 MiB") {
+TEST_CASE("a manifest names at most 65536 files and has at most 16 MiB") {
     Manifest manifest = example();
     manifest.files.clear();
     for (std::size_t i = 0; i <= kManifestFilesMax; ++i) {
         manifest.files.push_back({.name = "m" + std::to_string(i), .size = 1, .xxh3_128 = kSum});
     }
-    CHECK_THAT(error_of(format_manifest(manifest).value()), Catch::Contains("has 4097 files"));
+    CHECK_THAT(error_of(format_manifest(manifest).value()), Catch::Contains("has 65537 files"));
     manifest.files.pop_back();
     CHECK(error_of(format_manifest(manifest).value()).empty());
 

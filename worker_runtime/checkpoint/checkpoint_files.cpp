@@ -23,7 +23,7 @@ Result<Manifest> read_manifest(int folder_fd, const std::string& folder, std::in
         return Error{ErrorCode::BadMessage, fmt::format("{} has {} bytes, allowed are {}",
                                                         file->path, file->size, kManifestBytesMax)};
     }
-    const Result<FileBytes> read = read_file(*file, nullptr);
+    const Result<FileBytes> read = read_file(*file);
     if (!read) {
         return read.error();
     }

@@ -121,8 +121,7 @@ Result<FileBytes> FileBytes::allocate(std::uint64_t size) {
     if (pages == MAP_FAILED) {
         return system_error(errno, fmt::format("no memory for {} bytes", size));
     }
-    bytes.pages_ = {static_cast<std::byte*>(pages), Unmap{size}};
-    return bytes;
+    return FileBytes(static_cast<std::byte*>(pages), size);
 }
 
 Result<OpenFile> open_file(int folder_fd, const std::string& name, std::string path) {
@@ -144,7 +143,7 @@ Result<OpenFile> open_file(int folder_fd, const std::string& name, std::string p
     return file;
 }
 
-Result<FileBytes> read_file(const OpenFile& file, Xxh3Hasher* hasher) {
+Result<FileBytes> read_file(const OpenFile& file) {
     Result<FileBytes> read = FileBytes::allocate(file.size);
     if (!read) {
         return Error{read.error().code, file.path + ": " + read.error().what};
@@ -155,12 +154,25 @@ Result<FileBytes> read_file(const OpenFile& file, Xxh3Hasher* hasher) {
         if (!got) {
             return got.error();
         }
-        if (hasher != nullptr) {
-            hasher->add(rest.first(*got));
-        }
         rest = rest.subspan(*got);
     }
     return read;
+}
+
+Result<FileBytes> map_file(const OpenFile& file) {
+    if (file.size == 0) {
+        return FileBytes();
+    }
+    constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, which older headers lack
+    void* const pages = ::mmap(nullptr, file.size, PROT_READ, MAP_PRIVATE, file.fd.get(), 0);
+    if (pages == MAP_FAILED) {
+        return system_error(errno, file.path + " cannot be mapped");
+    }
+    FileBytes mapped(static_cast<std::byte*>(pages), file.size);
+    if (::madvise(pages, file.size, kPopulateRead) != 0 && errno != EINVAL) {
+        return system_error(errno == EFAULT ? EIO : errno, file.path + " cannot be read");
+    }
+    return mapped;
 }
 
 Result<std::string> hash_file(const OpenFile& file, const OnRead& on_read) {

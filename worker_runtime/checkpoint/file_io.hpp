@@ -32,6 +32,10 @@ struct Unmap {
 /// Bytes on pages of their own, so that they are aligned to anything.
 class FileBytes {
 public:
+    FileBytes() = default;
+    /// Takes over pages that mmap() gave.
+    FileBytes(std::byte* pages, std::size_t size) : pages_(pages, Unmap{size}) {}
+
     /// Memory for `size` bytes, zero.
     [[nodiscard]] static Result<FileBytes> allocate(std::uint64_t size);
 
@@ -53,9 +57,12 @@ struct OpenFile {
 /// Opens a regular file; anything else is an error, and a pipe does not block.
 [[nodiscard]] Result<OpenFile> open_file(int folder_fd, const std::string& name, std::string path);
 
-/// The file's bytes, read into memory rather than mapped: a file that shrinks or a disk that fails
-/// is then an error instead of a signal. Adds what it reads to `hasher` when there is one.
-[[nodiscard]] Result<FileBytes> read_file(const OpenFile& file, Xxh3Hasher* hasher);
+/// The file's bytes, read into memory.
+[[nodiscard]] Result<FileBytes> read_file(const OpenFile& file);
+
+/// The file's bytes, mapped, to be read only. All are brought into the page cache first: a disk that
+/// fails is an error here and no signal later. (Linux before 5.14 brings them at the first access.)
+[[nodiscard]] Result<FileBytes> map_file(const OpenFile& file);
 
 /// Is called with the number of bytes that were just read.
 using OnRead = std::function<void(std::uint64_t bytes)>;

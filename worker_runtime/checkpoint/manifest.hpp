@@ -2,23 +2,34 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.hpp"
-#include "worker_runtime/checkpoint/checkpoint_folder.hpp"
+#include "base/tagged.hpp"
 
 /// The contents of a checkpoint, as JSON: pure functions on text.
 namespace ddprun::worker {
 
 constexpr std::string_view kManifestName = "manifest.json";
-constexpr int kManifestVersion = 1;
+/// What is written. Version 1, in which one process wrote one file with all tensors under their full
+/// names, is read as well.
+constexpr int kManifestVersion = 2;
 /// Bounds on what is written and read.
 constexpr std::size_t kManifestBytesMax = 16UL << 20;
 constexpr int kManifestDepthMax = 3;
-constexpr std::size_t kManifestFilesMax = 4096;
+constexpr std::size_t kManifestFilesMax = 65'536;  // two for each of 32,768 ranks
 constexpr std::size_t kManifestFileNameBytesMax = 200;
+
+/// The contents of the manifest beside the list of files.
+struct CheckpointInfo {
+    std::int64_t step = 0;
+    Generation generation;
+    int world_size = 1;
+    std::map<std::string, std::string> values;  ///< small state: sampler position, learning rates …
+};
 
 /// One file of a checkpoint; `xxh3_128` in 32 lower-case hexadecimal digits.
 struct ManifestFile {

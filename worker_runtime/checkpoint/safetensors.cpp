@@ -4,6 +4,8 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -13,6 +15,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/check.hpp"
 #include "base/utf8.hpp"
 #include "worker_runtime/checkpoint/json_text.hpp"
 #include "worker_runtime/checkpoint/safetensors_header.hpp"
@@ -60,7 +63,7 @@ Error bad_file(std::string what) {
     return Error{ErrorCode::BadMessage, std::move(what)};
 }
 
-std::optional<Error> check_tensor(const TensorView& tensor) {
+std::optional<Error> check_tensor(const TensorView& tensor, const std::string& prefix) {
     const auto refused = [&](const std::string& why) {
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("tensor {} {}", in_quotes(tensor.name), why)};
@@ -68,7 +71,7 @@ std::optional<Error> check_tensor(const TensorView& tensor) {
     if (!is_utf8(tensor.name)) {
         return refused("has a name that is not UTF-8; rename it");
     }
-    if (tensor.name == kSafetensorsMetadataKey) {
+    if (tensor.name.substr(prefix.size()) == kSafetensorsMetadataKey) {
         return refused("has the name that safetensors reserves; rename it");
     }
     const Result<std::uint64_t> bytes = tensor_bytes(tensor.dtype, tensor.shape);
@@ -79,20 +82,57 @@ std::optional<Error> check_tensor(const TensorView& tensor) {
         return refused(fmt::format("has {} bytes, shape [{}] of {} takes {}", tensor.bytes.size(),
                                    fmt::join(tensor.shape, ","), tensor.dtype, *bytes));
     }
+    if (tensor.layout) {
+        const Result<void> within = check_layout(*tensor.layout, tensor.shape);
+        if (!within) {
+            return refused("cannot be a part: " + within.error().what);
+        }
+    }
     return std::nullopt;
 }
 
 static_assert(std::endian::native == std::endian::little,
               "the header's size and the tensors are written as they lie in memory");
 
-Result<std::string> make_header(const std::vector<const TensorView*>& tensors) {
-    std::string json = R"({"__metadata__":{"format":"pt"})";
+/// Where each tensor lies in its whole, if one is a part.
+std::optional<std::string> sharding_text(const std::vector<const TensorView*>& tensors,
+                                         const std::string& prefix) {
+    if (std::none_of(tensors.begin(), tensors.end(),
+                     [](const TensorView* tensor) { return tensor->layout.has_value(); })) {
+        return std::nullopt;
+    }
+    nlohmann::json sharding = nlohmann::json::object();
+    for (const TensorView* const tensor : tensors) {
+        const Layout layout = tensor->layout.value_or(
+            Layout{.global_shape = tensor->shape,
+                   .offsets = std::vector<std::int64_t>(tensor->shape.size(), 0)});
+        sharding[tensor->name.substr(prefix.size())] = {{"saved_offsets", layout.offsets},
+                                                        {"global_shape", layout.global_shape}};
+    }
+    return sharding.dump();
+}
+
+Result<std::string> make_header(const std::vector<const TensorView*>& tensors,
+                                const std::string& prefix) {
+    nlohmann::json metadata = {{"format", "pt"}};
+    if (!prefix.empty()) {
+        metadata[kPrefixKey] = prefix;
+    }
+    if (const std::optional<std::string> sharding = sharding_text(tensors, prefix)) {
+        if (sharding->size() > kShardingBytesMax) {
+            return Error{ErrorCode::LimitExceeded,
+                         fmt::format("the places of {} parts take {} bytes, allowed are {}",
+                                     tensors.size(), sharding->size(), kShardingBytesMax)};
+        }
+        metadata[kShardingKey] = *sharding;
+    }
+    std::string json = R"({"__metadata__":)" + metadata.dump();
     std::uint64_t begin = 0;
     for (const TensorView* const tensor : tensors) {
         const std::uint64_t end = begin + tensor->bytes.size();
         json += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                            nlohmann::json(tensor->name).dump(), tensor->dtype,
-                            fmt::join(tensor->shape, ","), begin, end);
+                            nlohmann::json(tensor->name.substr(prefix.size())).dump(),
+                            tensor->dtype, fmt::join(tensor->shape, ","), begin, end);
         begin = end;
     }
     json += '}';
@@ -105,6 +145,62 @@ Result<std::string> make_header(const std::vector<const TensorView*>& tensors) {
     }
     const std::uint64_t size = json.size();
     return std::string(reinterpret_cast<const char*>(&size), sizeof size) + json;
+}
+
+std::optional<std::vector<std::int64_t>> numbers_in(const nlohmann::json& object, const char* key) {
+    const auto list = object.find(key);
+    if (list == object.end() || !list->is_array() || list->size() > kSafetensorsDimensionsMax) {
+        return std::nullopt;
+    }
+    std::vector<std::int64_t> numbers;
+    for (const nlohmann::json& number : *list) {
+        const auto* const value = number.get_ptr<const nlohmann::json::number_unsigned_t*>();
+        if (value == nullptr || *value > std::numeric_limits<std::int64_t>::max()) {
+            return std::nullopt;
+        }
+        numbers.push_back(static_cast<std::int64_t>(*value));
+    }
+    return numbers;
+}
+
+/// By the names in the file; empty if it has whole tensors alone.
+Result<std::map<std::string, Layout>> parse_sharding(const SafetensorsHeader& header) {
+    std::map<std::string, Layout> layouts;
+    const auto text = header.metadata.find(kShardingKey);
+    if (text == header.metadata.end()) {
+        return layouts;
+    }
+    if (text->second.size() > kShardingBytesMax) {
+        return bad_file(fmt::format("{} has {} bytes, allowed are {}", kShardingKey,
+                                    text->second.size(), kShardingBytesMax));
+    }
+    constexpr int kDepthMax = 3;
+    const Result<nlohmann::json> json = parse_json(text->second, kDepthMax);
+    if (!json || !json->is_object()) {
+        return bad_file(fmt::format("{} cannot be read: {}", kShardingKey,
+                                    json ? "it is no object" : json.error().what));
+    }
+    for (const SafetensorsEntry& entry : header.entries) {
+        const auto place = json->find(entry.name);
+        const auto offsets =
+            place == json->end() ? std::nullopt : numbers_in(*place, "saved_offsets");
+        const auto shape = place == json->end() ? std::nullopt : numbers_in(*place, "global_shape");
+        if (!offsets || !shape) {
+            return bad_file(fmt::format("{} has no \"saved_offsets\" and \"global_shape\" of "
+                                        "tensor {}",
+                                        kShardingKey, in_quotes(entry.name)));
+        }
+        Layout layout{.global_shape = *shape, .offsets = *offsets};
+        const Result<std::uint64_t> bytes = tensor_bytes(entry.dtype, layout.global_shape);
+        const Result<void> within =
+            bytes ? check_layout(layout, entry.shape) : Result<void>(bytes.error());
+        if (!within) {
+            return bad_file(
+                fmt::format("tensor {}: {}", in_quotes(entry.name), within.error().what));
+        }
+        layouts.emplace(entry.name, std::move(layout));
+    }
+    return layouts;
 }
 
 // The place of one tensor, checked against the end of the one before and against the file.
@@ -160,11 +256,13 @@ Result<std::uint64_t> tensor_bytes(const std::string& dtype,
     return bytes;
 }
 
-Result<SafetensorsPlan> plan_safetensors(const std::vector<TensorView>& tensors) {
+Result<SafetensorsPlan> plan_safetensors(const std::vector<TensorView>& tensors,
+                                         const std::string& prefix) {
     SafetensorsPlan plan;
     std::set<std::string_view> names;
     for (const TensorView& tensor : tensors) {
-        if (const std::optional<Error> problem = check_tensor(tensor)) {
+        DDP_CHECK(tensor.name.starts_with(prefix), tensor.name, prefix);
+        if (const std::optional<Error> problem = check_tensor(tensor, prefix)) {
             return *problem;
         }
         if (!names.insert(tensor.name).second) {
@@ -180,7 +278,7 @@ Result<SafetensorsPlan> plan_safetensors(const std::vector<TensorView>& tensors)
                   return left_bytes != right_bytes ? left_bytes > right_bytes
                                                    : left->name < right->name;
               });
-    Result<std::string> header = make_header(plan.tensors);
+    Result<std::string> header = make_header(plan.tensors, prefix);
     if (!header) {
         return header.error();
     }
@@ -203,27 +301,42 @@ Result<std::vector<TensorView>> parse_safetensors(std::span<const std::byte> fil
         return bad_file(fmt::format("the header claims {} bytes, the file has {} after its size",
                                     header_bytes, file.size() - kSizeBytes));
     }
-    Result<std::vector<SafetensorsEntry>> entries =
+    Result<SafetensorsHeader> header =
         parse_safetensors_header(file.subspan(kSizeBytes, header_bytes));
-    if (!entries) {
-        return entries.error();
+    if (!header) {
+        return header.error();
+    }
+    const Result<std::map<std::string, Layout>> layouts = parse_sharding(*header);
+    if (!layouts) {
+        return layouts.error();
+    }
+    const std::string prefix = header->metadata[kPrefixKey];
+    if (!prefix.empty() && !prefix.ends_with('.')) {
+        return bad_file(fmt::format("{} is {}, which does not end with a dot", kPrefixKey,
+                                    in_quotes(prefix)));
     }
     const std::span<const std::byte> data = file.subspan(kSizeBytes + header_bytes);
-    std::sort(entries->begin(), entries->end(),
+    std::sort(header->entries.begin(), header->entries.end(),
               [](const SafetensorsEntry& left, const SafetensorsEntry& right) {
                   return std::pair(left.begin, left.end) < std::pair(right.begin, right.end);
               });
     std::vector<TensorView> tensors;
     std::uint64_t end = 0;
-    for (SafetensorsEntry& entry : *entries) {
+    for (SafetensorsEntry& entry : header->entries) {
         if (const std::optional<Error> problem = check_place(entry, end, data.size())) {
             return *problem;
         }
         end = entry.end;
-        tensors.push_back(TensorView{.name = std::move(entry.name),
-                                     .dtype = std::move(entry.dtype),
-                                     .shape = std::move(entry.shape),
-                                     .bytes = data.subspan(entry.begin, entry.end - entry.begin)});
+        const auto layout = layouts->find(entry.name);
+        TensorView& tensor = tensors.emplace_back(
+            TensorView{.name = prefix + entry.name,
+                       .dtype = std::move(entry.dtype),
+                       .shape = std::move(entry.shape),
+                       .bytes = data.subspan(entry.begin, entry.end - entry.begin)});
+        // A whole one beside parts has a place, too.
+        if (layout != layouts->end() && layout->second.global_shape != tensor.shape) {
+            tensor.layout = layout->second;
+        }
     }
     if (end != data.size()) {
         return bad_file(fmt::format("{} bytes follow the last tensor, which ends at {}",

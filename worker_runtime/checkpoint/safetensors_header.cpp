@@ -21,7 +21,7 @@ using Json = nlohmann::json;
 class HeaderEvents final : public nlohmann::json_sax<Json> {
 public:
     [[nodiscard]] const std::string& problem() const { return problem_; }
-    [[nodiscard]] std::vector<SafetensorsEntry>& entries() { return entries_; }
+    [[nodiscard]] SafetensorsHeader& header() { return header_; }
 
     bool start_object(std::size_t /*elements*/) override {
         if (place_ == Place::Outside) {
@@ -61,7 +61,7 @@ public:
             if (fields_.size() != 3) {
                 return refuse("lacks one of dtype, shape and data_offsets");
             }
-            entries_.push_back(std::move(entry_));
+            header_.entries.push_back(std::move(entry_));
         }
         place_ = Place::Top;
         return true;
@@ -89,7 +89,11 @@ public:
             entry_.dtype = text;
             return true;
         }
-        return place_ == Place::Metadata || refuse("has a text where none belongs");
+        if (place_ == Place::Metadata) {
+            header_.metadata[field_] = text;
+            return true;
+        }
+        return refuse("has a text where none belongs");
     }
 
     bool number_unsigned(number_unsigned_t number) override {
@@ -150,13 +154,13 @@ private:
     std::set<std::string> fields_;  // seen in the open inner object
     std::set<std::string> names_;
     SafetensorsEntry entry_;
-    std::vector<SafetensorsEntry> entries_;
+    SafetensorsHeader header_;
     std::string problem_;
 };
 
 }  // namespace
 
-Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::span<const std::byte> header) {
+Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> header) {
     const auto* const text = reinterpret_cast<const char*>(header.data());
     const std::string_view json(text, header.size());
     // nlohmann takes a NUL byte for the end and skips a byte order mark.
@@ -170,7 +174,7 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::span<const s
     if (!Json::sax_parse(json.begin(), json.end(), &events)) {
         return Error{ErrorCode::BadMessage, events.problem()};
     }
-    return std::move(events.entries());
+    return std::move(events.header());
 }
 
 }  // namespace ddprun::worker

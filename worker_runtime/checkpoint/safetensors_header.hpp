@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,9 +27,13 @@ struct SafetensorsEntry {
     std::uint64_t end = 0;
 };
 
-/// The entries in the header's order. Refuses any JSON but the format's, and names that occur
-/// twice. Never throws.
-[[nodiscard]] Result<std::vector<SafetensorsEntry>> parse_safetensors_header(
+struct SafetensorsHeader {
+    std::vector<SafetensorsEntry> entries;        ///< in the header's order
+    std::map<std::string, std::string> metadata;  ///< the texts about the file
+};
+
+/// Refuses any JSON but the format's, and names that occur twice. Never throws.
+[[nodiscard]] Result<SafetensorsHeader> parse_safetensors_header(
     std::span<const std::byte> header);
 
 }  // namespace ddprun::worker

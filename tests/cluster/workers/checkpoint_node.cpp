@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
+#include "worker_runtime/checkpoint/publishing.hpp"
 
 namespace {
 
@@ -57,7 +58,7 @@ int newest(const std::string& dir) {
         }
         const std::string& seed = loaded->info.values.at("seed");
         const auto expected = static_cast<std::byte>(std::atoi(seed.c_str()));
-        const std::span<const std::byte> bytes = loaded->tensors.at("weight").bytes;
+        const std::span<const std::byte> bytes = loaded->tensors.at("weight").parts.front().bytes;
         const bool is_whole = std::all_of(bytes.begin(), bytes.end(),
                                           [expected](std::byte one) { return one == expected; });
         std::printf("step=%lld seed=%s%s\n", static_cast<long long>(step), seed.c_str(),

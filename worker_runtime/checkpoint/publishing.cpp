@@ -1,0 +1,243 @@
+#include "worker_runtime/checkpoint/publishing.hpp"
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/os/unique_fd.hpp"
+#include "worker_runtime/checkpoint/checkpoint_folder.hpp"
+#include "worker_runtime/checkpoint/checkpoint_files.hpp"
+#include "worker_runtime/checkpoint/file_io.hpp"
+#include "worker_runtime/checkpoint/folder.hpp"
+#include "worker_runtime/checkpoint/safetensors.hpp"
+
+namespace ddprun::worker {
+
+namespace {
+
+constexpr const char* kModelIndexName = "model.safetensors.index.json";
+
+std::string folder_of(const PartialCheckpoint& partial) {
+    return path_of(partial.dir, partial.name);
+}
+
+/// Fails if `bytes` are more than a user may still write there.
+Result<void> check_space(const std::string& dir, std::uint64_t bytes) {
+    struct statvfs status {};
+    if (::statvfs(dir.c_str(), &status) != 0) {
+        return system_error(errno, fmt::format("the free space of {} cannot be read", dir));
+    }
+    const std::uint64_t free = std::uint64_t{status.f_bavail} * status.f_frsize;
+    if (free < bytes) {
+        return system_error(ENOSPC, fmt::format("{} bytes are needed and {} are free (free space "
+                                                "there or name another folder)",
+                                                bytes, free));
+    }
+    return {};
+}
+
+Result<ManifestFile> write_into(const PartialCheckpoint& partial, const std::string& name,
+                                const std::vector<std::span<const std::byte>>& pieces) {
+    const std::string folder = folder_of(partial);
+    const Result<UniqueFd> folder_fd = open_folder(folder);
+    if (!folder_fd) {
+        return folder_fd.error();
+    }
+    return write_file(folder_fd->get(), name, path_of(folder, name), pieces);
+}
+
+/// The manifest and all names are on the disk.
+Result<void> complete(const PartialCheckpoint& partial, const Manifest& manifest) {
+    const Result<std::string> text = format_manifest(manifest);
+    if (!text) {
+        return text.error();
+    }
+    const Result<ManifestFile> written =
+        write_into(partial, std::string(kManifestName), {std::as_bytes(std::span(*text))});
+    if (!written) {
+        return written.error();
+    }
+    const std::string folder = folder_of(partial);
+    const Result<UniqueFd> folder_fd = open_folder(folder);
+    if (!folder_fd) {
+        return folder_fd.error();
+    }
+    const std::optional<Error> problem = sync_folder(folder_fd->get(), folder);
+    return problem ? Result<void>(*problem) : Result<void>();
+}
+
+// Under another name first, so that no reader finds half of it.
+bool retire(const std::string& dir, std::int64_t step) {
+    const std::string aside = path_of(dir, aside_name(step, kPartialEnding));
+    return ::rename(path_of(dir, step_folder_name(step)).c_str(), aside.c_str()) == 0 &&
+           remove_all_of(aside);
+}
+
+// Only what looks complete is counted, so that torn checkpoints do not push out the last good one.
+// Newer ones are left alone: training went on from before them, because they could not be read.
+void remove_old(const std::string& dir, std::int64_t written, const PublishOptions& options) {
+    const Result<std::vector<std::int64_t>> steps = list_checkpoints(dir);
+    if (!steps) {
+        options.on_warning("old checkpoints are not removed: " + steps.error().what);
+        return;
+    }
+    int kept = 0;
+    for (const std::int64_t step : *steps) {
+        const std::string folder = path_of(dir, step_folder_name(step));
+        if (step > written) {
+            continue;
+        }
+        if (step == written || (kept < options.keep && look_into(dir, step).has_value())) {
+            ++kept;
+        } else if (kept >= options.keep && !retire(dir, step)) {
+            options.on_warning(fmt::format("old checkpoint {} cannot be removed", folder));
+        }
+    }
+}
+
+Result<void> put_durably_in_place(const PartialCheckpoint& partial, const PublishOptions& options) {
+    if (options.keep < 1) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("{} checkpoints are to be kept; give 1 or more", options.keep)};
+    }
+    const Result<UniqueFd> dir_fd = open_folder(partial.dir);
+    if (!dir_fd) {
+        return dir_fd.error();
+    }
+    if (options.is_isolated()) {
+        return Error{ErrorCode::Refused,
+                     "this node is isolated, another generation may be running; nothing is "
+                     "to be done, the group starts again from the newest checkpoint"};
+    }
+    const Result<PutInPlace> put =
+        put_in_place(dir_fd->get(), partial.name, partial.step, Exchange::IfPossible);
+    if (!put) {
+        return put.error();
+    }
+    if (const std::optional<Error> problem = sync_folder(dir_fd->get(), partial.dir)) {
+        take_back(dir_fd->get(), partial.name, partial.step, *put);
+        return *problem;
+    }
+    if (!put->replaced.empty() && !remove_all_of(path_of(partial.dir, put->replaced))) {
+        options.on_warning(fmt::format("the replaced checkpoint {} cannot be removed",
+                                       path_of(partial.dir, put->replaced)));
+    }
+    return {};
+}
+
+}  // namespace
+
+Result<void> check_checkpoint_folder(const std::string& dir) {
+    const auto failed = [&](const Error& why) {
+        return Error{why.code, fmt::format("folder {} cannot hold checkpoints: {}; name one that "
+                                           "this user may write",
+                                           dir, why.what)};
+    };
+    const Result<PartialCheckpoint> partial = begin_checkpoint(dir, 0, 0);
+    if (!partial) {
+        return failed(partial.error());
+    }
+    const Result<ManifestFile> written = write_into(*partial, std::string(kManifestName), {});
+    abandon(*partial);
+    return written ? Result<void>() : Result<void>(failed(written.error()));
+}
+
+Result<PartialCheckpoint> begin_checkpoint(const std::string& dir, std::int64_t step,
+                                           std::uint64_t bytes) {
+    const Result<UniqueFd> dir_fd = open_or_create_folder(dir);
+    if (!dir_fd) {
+        return dir_fd.error();
+    }
+    if (const Result<void> enough = check_space(dir, bytes); !enough) {
+        return enough.error();
+    }
+    PartialCheckpoint partial{.dir = dir, .name = aside_name(step, kPartialEnding), .step = step};
+    if (::mkdir(folder_of(partial).c_str(), 0777) != 0) {
+        return system_error(errno, fmt::format("folder {} cannot be created", folder_of(partial)));
+    }
+    return partial;
+}
+
+std::string tensor_file_name(const std::string& kind, int number, int count) {
+    return fmt::format("{}-{:05}-of-{:05}.safetensors", kind, number, count);
+}
+
+Result<ManifestFile> write_tensors(const PartialCheckpoint& partial, const std::string& name,
+                                   const std::string& prefix,
+                                   const std::vector<TensorView>& tensors) {
+    const Result<SafetensorsPlan> plan = plan_safetensors(tensors, prefix);
+    if (!plan) {
+        return plan.error();
+    }
+    std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(plan->header))};
+    for (const TensorView* const tensor : plan->tensors) {
+        pieces.push_back(tensor->bytes);
+    }
+    return write_into(partial, name, pieces);
+}
+
+Result<ManifestFile> write_model_index(const PartialCheckpoint& partial,
+                                       const std::map<std::string, std::string>& file_by_tensor,
+                                       std::uint64_t bytes) {
+    const nlohmann::ordered_json index = {{"metadata", {{"total_size", bytes}}},
+                                          {"weight_map", file_by_tensor}};
+    const std::string text = index.dump(2) + "\n";
+    return write_into(partial, kModelIndexName, {std::as_bytes(std::span(text))});
+}
+
+Result<std::string> publish(const PartialCheckpoint& partial, const Manifest& manifest,
+                            const PublishOptions& options) {
+    Result<void> published = complete(partial, manifest);
+    if (published) {
+        published = put_durably_in_place(partial, options);
+    }
+    if (!published) {
+        abandon(partial);
+        return published.error();
+    }
+    remove_old(partial.dir, partial.step, options);
+    return path_of(partial.dir, step_folder_name(partial.step));
+}
+
+void abandon(const PartialCheckpoint& partial) {
+    remove_all_of(folder_of(partial));
+}
+
+Result<std::string> publish_checkpoint(const std::string& dir, const CheckpointInfo& info,
+                                       const std::vector<TensorView>& tensors,
+                                       const PublishOptions& options) {
+    const auto failed = [&](const Error& why) { return not_written(dir, info.step, why); };
+    std::uint64_t bytes = 0;
+    for (const TensorView& tensor : tensors) {
+        bytes += tensor.bytes.size();
+    }
+    const Result<PartialCheckpoint> partial = begin_checkpoint(dir, info.step, bytes);
+    if (!partial) {
+        return failed(partial.error());
+    }
+    const Result<ManifestFile> file =
+        write_tensors(*partial, tensor_file_name("model", 1, 1), {}, tensors);
+    if (!file) {
+        abandon(*partial);
+        return failed(file.error());
+    }
+    const Result<std::string> published =
+        publish(*partial, {.info = info, .files = {*file}}, options);
+    return published ? published : failed(published.error());
+}
+
+Error not_written(const std::string& dir, std::int64_t step, const Error& why) {
+    return {why.code,
+            fmt::format("checkpoint of step {} was not written to {}: {}", step, dir, why.what)};
+}
+
+}  // namespace ddprun::worker
