@@ -134,12 +134,16 @@ class Ranks:
         return self.outputs[rank].decode(errors="replace")
 
     def wait(self):
-        """The exit codes of all."""
-        end = time.monotonic() + DEADLINE
-        for rank, _ in enumerate(self.processes):
-            while time.monotonic() < end and self.read(rank, end - time.monotonic()):
-                pass
-        return [process.wait(max(0.1, end - time.monotonic())) for process in self.processes]
+        """The exit codes of all. A rank whose pipe is full waits for its reader: all are read."""
+        rank_of = {process.stdout: rank for rank, process in enumerate(self.processes)}
+        while rank_of:
+            readable = select.select(list(rank_of), [], [], DEADLINE)[0]
+            if not readable:
+                break  # None has said anything for so long.
+            for pipe in readable:
+                if not self.read(rank_of[pipe], 0):
+                    del rank_of[pipe]
+        return [process.wait(DEADLINE) for process in self.processes]
 
     def is_over_within(self, rank, seconds):
         try:

@@ -1076,7 +1076,7 @@ int device_failure(Worker& worker, const Arguments& arguments) {
             Tensor losses = torch::ones({1}).expand({std::int64_t{1} << 46});
             ddprun::TrainingState state;
             state.add_sum("losses", losses);
-            const auto taken = state.take(group);
+            const auto taken = state.collect(group);
             return taken ? Result<void>() : Result<void>(taken.error());
         }
         return group.collective("all_reduce", [&]() -> c10::intrusive_ptr<c10d::Work> {

@@ -514,19 +514,16 @@ int misfit_on_one(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
-/// Only who writes has the state in hand.
+/// What is not alike on every rank is rank 0's.
 int take_state(Worker& worker, const Arguments& /*arguments*/) {
     ProcessGroup group = must(worker.process_group());
     const Trained trained(worker);
-    const ddprun::TrainingState::Snapshot taken = must(trained.state.take(group));
-    if (worker.rank() == 0) {
-        require(taken.tensors.contains("model.0.weight"), "rank 0 lacks the network");
-        require(taken.tensors.contains("random.cpu"), "rank 0 lacks the random states");
-        require(taken.tensors.contains("optimizer.lr.0"), "rank 0 lacks the optimizer");
-        require(taken.values.contains("sampler"), "rank 0 lacks the sampler");
-    } else {
-        require(taken.tensors.empty() && taken.values.empty(), "another rank has copied the state");
-    }
+    const ddprun::worker::CollectedState state = must(trained.state.collect(group));
+    require(state.models.contains("model.0.weight"), "the network is missing");
+    require(state.models_prefix == "model.", "the network's prefix is " + state.models_prefix);
+    require(state.others.contains("random.cpu"), "the random states are missing");
+    require(state.others.contains("optimizer.lr.0"), "the optimizer is missing");
+    require(state.values.contains("sampler") == (worker.rank() == 0), "the sampler");
     say("taken");
     return worker.finish();
 }

@@ -93,7 +93,8 @@ void remove_old(const std::string& dir, std::int64_t written, const PublishOptio
     int kept = 0;
     for (const std::int64_t step : *steps) {
         const std::string folder = path_of(dir, step_folder_name(step));
-        if (step > written) {
+        const bool is_kept_for_good = options.keep_every > 0 && step % options.keep_every == 0;
+        if (step > written || (is_kept_for_good && step != written)) {
             continue;
         }
         if (step == written || (kept < options.keep && look_into(dir, step).has_value())) {

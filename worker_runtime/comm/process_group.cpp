@@ -119,6 +119,8 @@ struct ProcessGroup::State {
     std::shared_ptr<worker::PeerWatch> watch;
     torch::Device device = torch::kCPU;
     worker::StopBallot stop_ballot;
+    std::shared_ptr<worker::BackgroundSaves> background_saves =
+        std::make_shared<worker::BackgroundSaves>();
     std::shared_ptr<std::atomic<std::int64_t>> waited_ns =
         std::make_shared<std::atomic<std::int64_t>>(0);
     std::optional<Error> broken;
@@ -311,6 +313,10 @@ c10::intrusive_ptr<c10d::ProcessGroup> ProcessGroup::c10d() const {
 
 worker::StopBallot& ProcessGroup::stop_ballot() const {
     return state_->stop_ballot;
+}
+
+worker::BackgroundSaves& ProcessGroup::background_saves() const {
+    return *state_->background_saves;
 }
 
 Result<void> ProcessGroup::collective(
@@ -652,28 +658,49 @@ Result<std::optional<ProcessGroup>> ProcessGroup::subgroup(const std::vector<int
                                      what, other)};
         }
     }
-    const int number = state_->parts_made++;
     const auto own = members.find(rank());
     if (own == members.end()) {
+        ++state_->parts_made;
         return std::optional<ProcessGroup>();
     }
     worker::BackendPlace at = state_->at;
     at.rank = static_cast<int>(std::distance(members.begin(), own));
     at.world_size = static_cast<int>(members.size());
+    const Result<std::shared_ptr<State>> part = connect_part(
+        at, fmt::format("making a sub-group of ranks {}", fmt::join(ranks, ", ")));
+    if (!part) {
+        return part.error();
+    }
+    (*part)->stop_ballot.is_adding_up = state_->stop_ballot.is_adding_up;
+    (*part)->background_saves = state_->background_saves;
+    (*part)->waited_ns = state_->waited_ns;
+    return std::optional(ProcessGroup(*part));
+}
+
+Result<ProcessGroup> ProcessGroup::gloo_twin() {
+    worker::BackendPlace at = state_->at;
+    at.gpu = -1;
+    const Result<std::shared_ptr<State>> part = connect_part(at, "connecting once more");
+    return part ? Result<ProcessGroup>(ProcessGroup(*part)) : part.error();
+}
+
+Result<std::shared_ptr<ProcessGroup::State>> ProcessGroup::connect_part(
+    const worker::BackendPlace& at, const std::string& what) {
+    if (state_->broken.has_value()) {
+        return *state_->broken;
+    }
+    const int number = state_->parts_made++;
     try {
         const auto part = State::connect(
             c10::make_intrusive<c10d::PrefixStore>(fmt::format("part/{}", number), state_->store),
             at, fmt::format("{}/{}", state_->group->getGroupName(), number), state_->loss.get());
         part->use_gpu();
-        part->stop_ballot.is_adding_up = state_->stop_ballot.is_adding_up;
-        part->waited_ns = state_->waited_ns;
         std::erase_if(state_->parts, [](const auto& earlier) { return earlier->is_finished; });
         state_->parts.push_back(part);
         state_->loss->carry_on_to(part->watch);
-        return std::optional(ProcessGroup(part));
+        return part;
     } catch (const std::exception& failure) {
-        return state_->broken_by(
-            fmt::format("making a sub-group of ranks {}", fmt::join(ranks, ", ")), failure);
+        return state_->broken_by(what, failure);
     }
 }
 
@@ -681,6 +708,7 @@ Result<void> ProcessGroup::finish() {
     if (state_->is_finished) {
         return {};
     }
+    state_->background_saves->before_end();
     Result<void> done = barrier();
     if (done) {
         state_->stand_down();

@@ -13,6 +13,7 @@
 #include <torch/types.h>
 
 #include "base/result.hpp"
+#include "worker_runtime/comm/background_saves.hpp"
 #include "worker_runtime/comm/stop_ballot.hpp"
 #include "worker_runtime/env/environment.hpp"
 
@@ -26,6 +27,7 @@ namespace ddprun {
 
 namespace worker {
 class Loss;
+struct BackendPlace;
 }  // namespace worker
 
 enum class Backend {
@@ -122,6 +124,9 @@ public:
     /// For the runtime itself.
     [[nodiscard]] worker::StopBallot& stop_ballot() const;
 
+    /// For the runtime itself.
+    [[nodiscard]] worker::BackgroundSaves& background_saves() const;
+
     /// How long this rank has waited in collectives on CPUs since Worker::progress() took it last;
     /// any thread. Sub-groups have their group's.
     [[nodiscard]] const std::shared_ptr<std::atomic<std::int64_t>>& waited_ns() const;
@@ -158,7 +163,11 @@ public:
     /// group's finish(), or earlier with its own.
     [[nodiscard]] Result<std::optional<ProcessGroup>> subgroup(const std::vector<int>& ranks);
 
-    /// Waits for all ranks, then lets go of the connections, those of the sub-groups too: no
+    /// For the runtime itself: the same ranks once more, over Gloo alone, for another thread, which
+    /// is none of the training's waits. Every rank calls it. It ends with this group.
+    [[nodiscard]] Result<ProcessGroup> gloo_twin();
+
+    /// Waits for saves beside the training and for all ranks, then lets go of the connections, those of the sub-groups too: no
     /// rank sees a peer vanish that has merely finished first. Later calls fail. A second call does
     /// nothing.
     [[nodiscard]] Result<void> finish();
@@ -166,6 +175,10 @@ public:
 private:
     struct State;
     explicit ProcessGroup(std::shared_ptr<State> state);
+
+    /// Connects with those that have the same `at.world_size`, each with its own `at.rank`.
+    [[nodiscard]] Result<std::shared_ptr<State>> connect_part(const worker::BackendPlace& at,
+                                                              const std::string& what);
 
     /// As collective(), with the engine's operation for `reduction`; `result` is what it writes.
     [[nodiscard]] Result<void> reducing(

@@ -8,91 +8,19 @@
 #include <fmt/format.h>
 
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
+#include "worker_runtime/checkpoint/publishing.hpp"
+#include "worker_runtime/comm/votes.hpp"
+#include "worker_runtime/state/background_save.hpp"
+#include "worker_runtime/state/saving.hpp"
+#include "worker_runtime/state/stored_state.hpp"
 
 namespace ddprun {
 
 namespace {
 
-struct DtypeName {
-    torch::ScalarType type;
-    const char* name;
-};
-
-/// The types that both LibTorch and the safetensors format know.
-constexpr DtypeName kDtypeNames[] = {
-    {torch::kFloat64, "F64"},        {torch::kFloat32, "F32"},
-    {torch::kFloat16, "F16"},        {torch::kBFloat16, "BF16"},
-    {torch::kInt64, "I64"},          {torch::kInt32, "I32"},
-    {torch::kInt16, "I16"},          {torch::kInt8, "I8"},
-    {torch::kUInt64, "U64"},         {torch::kUInt32, "U32"},
-    {torch::kUInt16, "U16"},         {torch::kUInt8, "U8"},
-    {torch::kBool, "BOOL"},          {torch::kComplexFloat, "C64"},
-    {at::kFloat8_e4m3fn, "F8_E4M3"}, {at::kFloat8_e4m3fnuz, "F8_E4M3FNUZ"},
-    {at::kFloat8_e5m2, "F8_E5M2"},   {at::kFloat8_e5m2fnuz, "F8_E5M2FNUZ"},
-};
-
-Result<std::vector<worker::TensorView>> views_of(
-    const std::map<std::string, torch::Tensor>& tensors) {
-    std::vector<worker::TensorView> views;
-    for (const auto& [name, tensor] : tensors) {
-        const char* dtype = nullptr;
-        for (const DtypeName& known : kDtypeNames) {
-            if (known.type == tensor.scalar_type()) {
-                dtype = known.name;
-            }
-        }
-        if (dtype == nullptr) {
-            return Error{ErrorCode::InvalidArgument,
-                         fmt::format("tensor {} is of type {}, which safetensors does not have",
-                                     name, c10::str(tensor.scalar_type()))};
-        }
-        views.push_back(
-            {.name = name,
-             .dtype = dtype,
-             .shape = {tensor.sizes().begin(), tensor.sizes().end()},
-             .bytes = {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}});
-    }
-    return views;
-}
-
-/// Shows what `loaded` holds: nothing is copied.
-Result<TrainingState::Snapshot> snapshot_of(const worker::LoadedCheckpoint& loaded) {
-    TrainingState::Snapshot snapshot;
-    snapshot.values = loaded.info.values;
-    for (const auto& [name, view] : loaded.tensors) {
-        const DtypeName* dtype = nullptr;
-        for (const DtypeName& known : kDtypeNames) {
-            if (view.dtype == known.name) {
-                dtype = &known;
-            }
-        }
-        if (dtype == nullptr) {
-            return Error{
-                ErrorCode::BadMessage,
-                fmt::format("tensor {} is of type {}, which is unknown", name, view.dtype)};
-        }
-        snapshot.tensors[name] =
-            view.bytes.empty() ? torch::empty(view.shape, dtype->type)
-                               : torch::from_blob(const_cast<std::byte*>(view.bytes.data()),
-                                                  view.shape, torch::TensorOptions(dtype->type));
-    }
-    return snapshot;
-}
-
 void say_on_stderr(const std::string& line) {
     fmt::print(stderr, "worker: {}\n", line);
     (void)std::fflush(stderr);
-}
-
-/// The lowest rank whose `is_right` is false, the same answer everywhere; none if all are.
-Result<std::optional<int>> first_rank_against(ProcessGroup& group, bool is_right) {
-    const Result<torch::Tensor> votes =
-        group.all_gather(torch::full({1}, is_right ? 1 : 0, torch::kInt32));
-    if (!votes) {
-        return votes.error();
-    }
-    const torch::Tensor against = (votes->flatten() == 0).nonzero();
-    return against.numel() > 0 ? std::optional(against[0].item<int>()) : std::optional<int>();
 }
 
 /// Rank 0's list for everyone. `is_writer`: the folder is put in order, and must be usable.
@@ -140,9 +68,13 @@ Checkpoints::Checkpoints(std::string dir, const Worker& worker, ProcessGroup gro
     }
 }
 
-Result<std::optional<std::int64_t>> Checkpoints::resume(TrainingState& state) {
+Checkpoints::~Checkpoints() = default;
+
+Result<std::optional<std::int64_t>> Checkpoints::resume(TrainingState& state,
+                                                        const ResumeOptions& options) {
     worker_.checkpoints_in(dir_);
-    Result<std::optional<std::int64_t>> step = load(state, TrainingState::Scope::Everything);
+    Result<std::optional<std::int64_t>> step =
+        load(state, {.is_strict = options.is_strict, .rename = options.rename});
     if (step && step->has_value()) {
         worker_.resumed();
     }
@@ -150,7 +82,7 @@ Result<std::optional<std::int64_t>> Checkpoints::resume(TrainingState& state) {
 }
 
 Result<std::int64_t> Checkpoints::load_weights(TrainingState& state) {
-    const Result<std::optional<std::int64_t>> step = load(state, TrainingState::Scope::Models);
+    const Result<std::optional<std::int64_t>> step = load(state, {.scope = TrainingState::Scope::Models});
     if (!step) {
         return step.error();
     }
@@ -164,15 +96,20 @@ Result<std::int64_t> Checkpoints::load_weights(TrainingState& state) {
 }
 
 Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
-                                                      TrainingState::Scope scope) {
+                                                      const TrainingState::Comparison& how) {
     const Result<std::vector<std::int64_t>> candidates =
-        agree_on_candidates(group_, dir_, scope == TrainingState::Scope::Everything);
+        agree_on_candidates(group_, dir_, how.scope == TrainingState::Scope::Everything);
     if (!candidates) {
         return candidates.error();
     }
     for (const std::int64_t step : *candidates) {
-        const Result<worker::LoadedCheckpoint> loaded = worker::read_checkpoint(dir_, step);
-        const Result<std::optional<int>> against = first_rank_against(group_, loaded.has_value());
+        // The workers of a node have the same pages: what one has verified the others read.
+        Result<worker::LoadedCheckpoint> loaded = worker::read_checkpoint(
+            dir_, step,
+            {.reader = static_cast<std::size_t>(worker_.local_rank()),
+             .readers = static_cast<std::size_t>(worker_.local_world_size())});
+        const Result<std::optional<int>> against =
+            worker::first_rank_against(group_, loaded.has_value());
         if (!against) {
             return against.error();
         }
@@ -184,14 +121,18 @@ Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
             }
             continue;
         }
-        const Result<TrainingState::Snapshot> snapshot = snapshot_of(*loaded);
-        const Result<TrainingState::PutBack> put_back =
-            snapshot ? state.compare(*snapshot, group_, scope) : snapshot.error();
+        const Result<worker::StoredState> stored = worker::StoredState::of(*std::move(loaded));
+        const Result<TrainingState::Fit> fit =
+            stored ? state.compare(*stored, group_, how) : stored.error();
         // Every rank finds that it fits before any rank changes anything.
-        if (const Result<void> fits = agreed(step, "does not fit this program", put_back); !fits) {
+        if (const Result<void> fits = agreed(step, "does not fit this program", fit); !fits) {
             return fits.error();
         }
-        if (const Result<void> done = agreed(step, "could not be put back", (*put_back)()); !done) {
+        for (const std::string& line : group_.rank() == 0 ? fit->lines : std::vector<std::string>()) {
+            options_.say(fmt::format("resuming at step {}: {}", step, line));
+        }
+        if (const Result<void> done = agreed(step, "could not be put back", fit->put_back());
+            !done) {
             return done.error();
         }
         return std::optional(step);
@@ -207,7 +148,7 @@ Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
 
 template <typename T>
 Result<void> Checkpoints::agreed(std::int64_t step, const char* what, const Result<T>& own) {
-    const Result<std::optional<int>> against = first_rank_against(group_, own.has_value());
+    const Result<std::optional<int>> against = worker::first_rank_against(group_, own.has_value());
     if (!against) {
         return against.error();
     }
@@ -222,6 +163,44 @@ Result<void> Checkpoints::agreed(std::int64_t step, const char* what, const Resu
 }
 
 Result<void> Checkpoints::save(std::int64_t step, const TrainingState& state) {
+    return timed([&] {
+        (void)wait();
+        return write(step, state);
+    });
+}
+
+Result<void> Checkpoints::save_async(std::int64_t step, const TrainingState& state) {
+    return timed([&] { return begin_async(step, state); });
+}
+
+template <typename Act>
+Result<void> Checkpoints::timed(const Act& act) {
+    worker_.checkpoints_in(dir_);
+    const Instant begin = std::chrono::steady_clock::now();
+    Result<void> done = act();
+    worker_.checkpointing(std::chrono::steady_clock::now() - begin);
+    return done;
+}
+
+void Checkpoints::before_step() const {
+    group_.background_saves().before_step();
+}
+
+Result<void> Checkpoints::wait() {
+    return background_ ? background_->wait() : Result<void>();
+}
+
+worker::PublishOptions Checkpoints::publish_options() const {
+    worker::PublishOptions publish;
+    publish.keep = options_.keep;
+    publish.keep_every = options_.keep_every;
+    publish.is_isolated = [this] { return worker_.is_isolated(); };
+    publish.on_warning = options_.say;
+    return publish;
+}
+
+Result<worker::CheckpointShare> Checkpoints::share_of(std::int64_t step,
+                                                      const TrainingState& state) {
     if (group_.stop_ballot().holds_gradients()) {
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("step {} is not saved: gradients of no_sync() passes would be "
@@ -229,38 +208,56 @@ Result<void> Checkpoints::save(std::int64_t step, const TrainingState& state) {
                                  "zero_grad()",
                                  step)};
     }
-    worker_.checkpoints_in(dir_);
-    const Instant begin = std::chrono::steady_clock::now();
-    Result<void> written = write(step, state);
-    worker_.checkpointing(std::chrono::steady_clock::now() - begin);
-    return written;
+    Result<worker::CollectedState> collected = state.collect(group_);
+    if (!collected) {
+        return collected.error();
+    }
+    return worker::share_of(*std::move(collected),
+                            {.step = step, .generation = worker_.environment().generation},
+                            group_.rank(), group_.world_size());
 }
 
-/// The state goes to rank 0, which writes it.
 Result<void> Checkpoints::write(std::int64_t step, const TrainingState& state) {
-    const Result<TrainingState::Snapshot> snapshot = state.take(group_);
-    if (!snapshot) {
-        return snapshot.error();
+    Result<worker::CheckpointShare> share = share_of(step, state);
+    if (!share) {
+        return share.error();
     }
-    if (group_.rank() != 0) {
-        return {};
+    for (worker::CheckpointShare::File& file : share->files) {
+        for (auto& [name, one] : file.tensors) {
+            one.tensor = one.tensor.detach().to(torch::kCPU).contiguous();
+        }
     }
-    const Result<std::vector<worker::TensorView>> views = views_of(snapshot->tensors);
-    if (!views) {
-        return views.error();
+    // A GPU's results since a rank was lost may be anything.
+    if (const Result<void> whole = group_.check("saving the state"); !whole) {
+        return whole.error();
     }
-    const worker::CheckpointInfo info{
-        .step = step,
-        .generation = worker_.environment().generation,
-        .world_size = group_.world_size(),
-        .values = snapshot->values,
-    };
-    worker::PublishOptions publish;
-    publish.keep = options_.keep;
-    publish.is_isolated = [this] { return worker_.is_isolated(); };
-    publish.on_warning = options_.say;
-    const Result<std::string> published = worker::publish_checkpoint(dir_, info, *views, publish);
-    return published ? Result<void>() : Result<void>(published.error());
+    return worker::write_together(group_, dir_, *share, publish_options());
+}
+
+Result<void> Checkpoints::begin_async(std::int64_t step, const TrainingState& state) {
+    if (!background_) {
+        background_ = std::make_unique<worker::BackgroundSave>(group_, options_.say);
+    }
+    if (options_.while_saving == CheckpointsOptions::WhileSaving::Refuse) {
+        const Result<std::optional<int>> busy =
+            worker::first_rank_against(group_, !background_->is_under_way());
+        if (!busy) {
+            return busy.error();
+        }
+        if (busy->has_value()) {
+            return Error{ErrorCode::Refused,
+                         fmt::format("step {} is not saved: the save before it is still under way "
+                                     "on rank {}; save less often, or let save_async() wait",
+                                     step, **busy)};
+        }
+    }
+    (void)wait();
+    Result<worker::CheckpointShare> share = share_of(step, state);
+    if (!share) {
+        return share.error();
+    }
+    return background_->begin(dir_, *std::move(share), worker_.local_world_size(),
+                              publish_options());
 }
 
 }  // namespace ddprun

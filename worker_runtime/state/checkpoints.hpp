@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -12,27 +13,54 @@
 
 namespace ddprun {
 
+namespace worker {
+class BackgroundSave;
+struct CheckpointShare;
+struct PublishOptions;
+}  // namespace worker
+
 struct CheckpointsOptions {
     int keep = 3;  ///< newest checkpoints kept
-    /// Told, on one rank, why a checkpoint is passed over or an old one cannot be removed; by
-    /// default a line on stderr.
+    /// Above 0: checkpoints whose step is a multiple of it are kept, too.
+    std::int64_t keep_every = 0;
+    /// What save_async() does when the save before it is still under way on a rank.
+    enum class WhileSaving { Wait, Refuse };
+    WhileSaving while_saving = WhileSaving::Wait;
+    /// Gets a line, on one rank, when a checkpoint is passed over, one could not be written beside
+    /// the training, or an old one cannot be removed; by default it goes to stderr. A save beside
+    /// the training calls it on a thread of its own.
     std::function<void(const std::string& line)> say;
 };
 
+struct ResumeOptions {
+    /// False: what the checkpoint lacks stays as it is, and what this program lacks is left out,
+    /// each with a line. Another shape or type is an error all the same.
+    bool is_strict = true;
+    /// The name here of the tensor or value that the checkpoint calls `name`; nothing: the same.
+    std::function<std::string(const std::string& name)> rename;
+};
+
 /// The checkpoints of one job in a folder that all nodes see (worker_runtime/checkpoint/README.md
-/// is the format). Every rank calls the same functions in the same order; rank 0 writes. The worker
-/// and the group outlive this. One thread.
+/// is the format). Every rank calls the same functions in the same order. What is alike on every
+/// rank is written once, shared out over the ranks; each rank writes its own parts. The worker and
+/// the group outlive this. One thread.
 class Checkpoints {
 public:
     Checkpoints(std::string dir, const Worker& worker, ProcessGroup group,
                 CheckpointsOptions options = {});
+    /// Waits for a save beside the training.
+    ~Checkpoints();
+    Checkpoints(const Checkpoints&) = delete;
+    Checkpoints& operator=(const Checkpoints&) = delete;
 
     /// Puts the newest checkpoint that every rank finds valid into `state` and returns its step;
     /// none if there is no checkpoint. Torn, truncated or damaged ones are passed over with a line
-    /// that says why. Fails, on every rank alike, when there are checkpoints and none is valid,
-    /// when the folder cannot be made, written or read, or when a valid one does not fit `state` on
-    /// any one rank; `state` is unchanged then on all.
-    [[nodiscard]] Result<std::optional<std::int64_t>> resume(TrainingState& state);
+    /// that says why. Each node verifies every byte once, shared out over its workers, and reads
+    /// what it needs from there. Fails, on every rank alike, when there are checkpoints and none is
+    /// valid, when the folder cannot be made, written or read, or when a valid one does not fit
+    /// `state` on any one rank; `state` is unchanged then on all.
+    [[nodiscard]] Result<std::optional<std::int64_t>> resume(TrainingState& state,
+                                                             const ResumeOptions& options = {});
 
     /// Puts the networks of the newest checkpoint that every rank finds valid into those of `state`
     /// that have their names, and nothing else: to use them, or to train on in another way. The
@@ -40,16 +68,38 @@ public:
     /// as resume() does, and when there is no checkpoint.
     [[nodiscard]] Result<std::int64_t> load_weights(TrainingState& state);
 
-    /// Writes `state` as the checkpoint of `step`. Success on rank 0 means that it is on the disk;
-    /// the other ranks do not wait for the disk. Fails on rank 0, leaving nothing, when it cannot
-    /// be written or the worker is isolated, and on every rank when the group is broken, or when
+    /// Writes `state` as the checkpoint of `step`, after a save beside the training that is under
+    /// way. Success on every rank means that it is on the disk. Fails on every rank alike, leaving
+    /// nothing, when one cannot write, the worker of rank 0 is isolated, the group is broken, or
     /// gradients of no_sync() passes, which a checkpoint does not hold, are not averaged yet.
     [[nodiscard]] Result<void> save(std::int64_t step, const TrainingState& state);
 
+    /// The same beside the training. What the next forward pass may change is copied before it
+    /// returns: buffers, random states, values, added tensors. A thread copies parameters and
+    /// optimizer state, which only a step changes, and then writes. A DistributedDataParallel waits
+    /// for the copies at the end of a backward pass; without one call before_step(). Fails as save()
+    /// does in what is known at once, and when memory for the copies is short or the save before is
+    /// still under way and WhileSaving::Refuse was chosen. wait() returns the rest; a failure is
+    /// also one line, and the training goes on.
+    [[nodiscard]] Result<void> save_async(std::int64_t step, const TrainingState& state);
+
+    /// Waits until an optimizer may step. A DistributedDataParallel does it by itself.
+    void before_step() const;
+
+    /// Waits for the last save_async(), and returns its fate: success when there was none.
+    Result<void> wait();
+
 private:
+    [[nodiscard]] Result<worker::CheckpointShare> share_of(std::int64_t step,
+                                                           const TrainingState& state);
+    /// Reports to the agent how long the training has stood still in act().
+    template <typename Act>
+    [[nodiscard]] Result<void> timed(const Act& act);
     [[nodiscard]] Result<void> write(std::int64_t step, const TrainingState& state);
+    [[nodiscard]] Result<void> begin_async(std::int64_t step, const TrainingState& state);
+    [[nodiscard]] worker::PublishOptions publish_options() const;
     [[nodiscard]] Result<std::optional<std::int64_t>> load(TrainingState& state,
-                                                           TrainingState::Scope scope);
+                                                           const TrainingState::Comparison& how);
     /// Success if `own` is one on every rank; else, on all, an error that says where it is not.
     template <typename T>
     [[nodiscard]] Result<void> agreed(std::int64_t step, const char* what, const Result<T>& own);
@@ -58,6 +108,7 @@ private:
     const Worker& worker_;
     ProcessGroup group_;
     CheckpointsOptions options_;
+    std::unique_ptr<worker::BackgroundSave> background_;  ///< from the first save_async() on
 };
 
 }  // namespace ddprun

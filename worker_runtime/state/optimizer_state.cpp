@@ -103,28 +103,29 @@ std::string field_name(const NamedOptimizer& named, const NamedParameter& parame
 
 /// A copy of what the file holds for one field; an error text if it does not fit `parameter`.
 template <typename Field>
-std::optional<std::string> read_field(const torch::Tensor& stored, const torch::Tensor& parameter,
-                                      Field& field) {
+std::optional<std::string> read_field(const StoredState::Tensor& stored,
+                                      const torch::Tensor& parameter, Field& field) {
     if constexpr (std::is_same_v<Field, std::int64_t>) {
-        if (stored.dim() != 0 || stored.scalar_type() != torch::kInt64) {
-            return fmt::format("is {} {}, one int64 is wanted", c10::str(stored.scalar_type()),
-                               c10::str(stored.sizes()));
+        if (!stored.shape.empty() || stored.type != torch::kInt64) {
+            return fmt::format("is {} {}, one int64 is wanted", c10::str(stored.type),
+                               c10::str(stored.shape));
         }
-        field = stored.item<std::int64_t>();
+        field = stored.whole().item<std::int64_t>();
     } else {
-        if (stored.sizes() != parameter.sizes()) {
-            return fmt::format("has shape {}, its parameter has {}", c10::str(stored.sizes()),
+        if (parameter.sizes() != stored.shape) {
+            return fmt::format("has shape {}, its parameter has {}", c10::str(stored.shape),
                                c10::str(parameter.sizes()));
         }
-        field = torch::empty_like(parameter, parameter.options().dtype(stored.scalar_type()));
-        field.copy_(stored);
+        const torch::NoGradGuard no_grad;
+        field = torch::empty_like(parameter, parameter.options().dtype(stored.type));
+        stored.copy_into(field, std::vector<std::int64_t>(stored.shape.size(), 0));
     }
     return std::nullopt;
 }
 
 template <typename State>
 Result<void> plan_parameter(const NamedOptimizer& named, const NamedParameter& parameter,
-                            const std::map<std::string, torch::Tensor>& tensors,
+                            const StoredTensorsByName& tensors,
                             std::vector<std::function<void()>>& commits,
                             std::set<std::string>& used) {
     auto state = std::make_shared<State>();
@@ -138,7 +139,7 @@ Result<void> plan_parameter(const NamedOptimizer& named, const NamedParameter& p
         }
         is_known = true;
         used.insert(name);
-        const std::optional<std::string> flaw = read_field(stored->second, parameter.tensor, field);
+        const std::optional<std::string> flaw = read_field(*stored->second, parameter.tensor, field);
         if (flaw && !error) {
             error = Error{ErrorCode::BadMessage, name + " " + *flaw};
         }
@@ -192,7 +193,7 @@ Result<void> collect_optimizer(const NamedOptimizer& named, const ParameterNames
 }
 
 Result<void> plan_optimizer(const NamedOptimizer& named, const ParameterNames& names,
-                            const std::map<std::string, torch::Tensor>& tensors,
+                            const StoredTensorsByName& tensors,
                             std::vector<std::function<void()>>& commits,
                             std::set<std::string>& used) {
     Result<std::vector<NamedParameter>> parameters = parameters_of(named, names);
@@ -203,15 +204,15 @@ Result<void> plan_optimizer(const NamedOptimizer& named, const ParameterNames& n
     for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
         const std::string name = learning_rate_name(named, i);
         const auto stored = tensors.find(name);
-        if (stored == tensors.end() || stored->second.dim() != 0 ||
-            stored->second.scalar_type() != torch::kFloat64) {
+        if (stored == tensors.end() || !stored->second->shape.empty() ||
+            stored->second->type != torch::kFloat64) {
             return Error{ErrorCode::BadMessage,
                          fmt::format("{} is missing or no float64 scalar; {} has {} parameter "
                                      "groups",
                                      name, named.name, optimizer.param_groups().size())};
         }
         used.insert(name);
-        commits.emplace_back([&optimizer, i, rate = stored->second.item<double>()] {
+        commits.emplace_back([&optimizer, i, rate = stored->second->whole().item<double>()] {
             optimizer.param_groups()[i].options().set_lr(rate);
         });
     }

@@ -10,6 +10,7 @@
 #include <torch/types.h>
 
 #include "base/result.hpp"
+#include "worker_runtime/state/stored_state.hpp"
 
 /// The state of LibTorch's optimizers, as named tensors: `<optimizer>.<parameter>.<field>`, with
 /// step counts as int64 scalars, and the learning rate of each group as `<optimizer>.lr.<group>`, a
@@ -33,7 +34,7 @@ struct NamedOptimizer {
 /// Compares what `tensors` holds for an optimizer with its parameters and adds to `commits` what
 /// puts it back, and to `used` the names it takes. Changes nothing itself.
 [[nodiscard]] Result<void> plan_optimizer(const NamedOptimizer& named, const ParameterNames& names,
-                                          const std::map<std::string, torch::Tensor>& tensors,
+                                          const StoredTensorsByName& tensors,
                                           std::vector<std::function<void()>>& commits,
                                           std::set<std::string>& used);
 

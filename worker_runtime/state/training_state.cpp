@@ -24,8 +24,6 @@ namespace ddprun {
 
 namespace {
 
-using TensorMap = std::map<std::string, torch::Tensor>;
-
 constexpr const char* kCpuRandom = "random.cpu";
 constexpr const char* kGpuRandom = "random.cuda";
 
@@ -50,49 +48,21 @@ void restore_random_state(torch::Device device, const torch::Tensor& states,
                                                     static_cast<XXH64_hash_t>(group.rank())));
 }
 
-std::string shape_text(const torch::Tensor& tensor) {
-    return fmt::format("{} {}", c10::str(tensor.scalar_type()), c10::str(tensor.sizes()));
+std::string shape_text(torch::ScalarType type, torch::IntArrayRef shape) {
+    return fmt::format("{} {}", c10::str(type), c10::str(shape));
 }
 
-/// The tensor `name` of a snapshot if it is like `wanted`.
-Result<torch::Tensor> find_like(const TensorMap& tensors, const std::string& name,
-                                const torch::Tensor& wanted) {
-    const auto stored = tensors.find(name);
-    if (stored == tensors.end()) {
-        return Error{ErrorCode::BadMessage,
-                     fmt::format("{} ({}) is missing", name, shape_text(wanted))};
-    }
-    if (stored->second.sizes() != wanted.sizes() ||
-        stored->second.scalar_type() != wanted.scalar_type()) {
-        return Error{ErrorCode::BadMessage,
-                     fmt::format("{} is {}, this program's is {}", name, shape_text(stored->second),
-                                 shape_text(wanted))};
-    }
-    return stored->second;
-}
-
-/// Checks each name once, and so finds a name that no part of the state has used.
-template <typename Map>
-Result<void> refuse_unknown(const Map& found, const std::set<std::string>& used) {
-    for (const auto& [name, value] : found) {
-        if (!used.contains(name)) {
-            return Error{ErrorCode::BadMessage, fmt::format("{} is unknown to this program", name)};
-        }
-    }
-    return {};
-}
-
-/// Adds what `save` gives to `snapshot`, with `name` before the names.
+/// Adds what `save` gives to `state`, with `name` before the names.
 Result<void> save_part(const std::string& name,
                        const std::function<TrainingState::Snapshot()>& save,
-                       TrainingState::Snapshot& snapshot) {
+                       worker::CollectedState& state) {
     try {
         const TrainingState::Snapshot part = save();
         for (const auto& [key, tensor] : part.tensors) {
-            snapshot.tensors[name + "." + key] = tensor;
+            state.of_rank_0[name + "." + key] = {.tensor = tensor};
         }
         for (const auto& [key, value] : part.values) {
-            snapshot.values[name + "." + key] = value;
+            state.values[name + "." + key] = value;
         }
         return {};
     } catch (const std::exception& failure) {
@@ -101,13 +71,14 @@ Result<void> save_part(const std::string& name,
     }
 }
 
-/// The entries of `all` that save_part() has named so, under their own names.
-template <typename Map>
-void take_part(const std::string& name, const Map& all, Map& part, std::set<std::string>& used) {
+/// Calls use(name there, value) for the entries of `all` that save_part() has named so.
+template <typename Map, typename Use>
+void for_each_of_part(const std::string& name, const Map& all, std::set<std::string>& used,
+                      const Use& use) {
     const std::string prefix = name + ".";
     for (auto entry = all.lower_bound(prefix);
          entry != all.end() && entry->first.starts_with(prefix); ++entry) {
-        part[entry->first.substr(prefix.size())] = entry->second;
+        use(entry->first.substr(prefix.size()), entry->second);
         used.insert(entry->first);
     }
 }
@@ -153,12 +124,29 @@ void TrainingState::add_value(const std::string& name, Value value) {
 
 void TrainingState::add(const std::string& name, torch::Tensor& tensor) {
     const std::string full_name = "extra." + name;
-    DDP_CHECK(!sums_.contains(full_name) && tensors_.emplace(full_name, &tensor).second, full_name);
+    DDP_CHECK(!sums_.contains(full_name) && !shards_.contains(full_name) &&
+                  tensors_.emplace(full_name, &tensor).second,
+              full_name);
+}
+
+void TrainingState::add_part(const std::string& name, torch::Tensor& tensor,
+                             const std::vector<std::int64_t>& global_shape,
+                             const std::vector<std::int64_t>& offsets) {
+    const std::string full_name = "extra." + name;
+    const worker::Layout layout{.global_shape = global_shape, .offsets = offsets};
+    const Result<void> within =
+        worker::check_layout(layout, {tensor.sizes().begin(), tensor.sizes().end()});
+    DDP_CHECK(within.has_value(), full_name);
+    DDP_CHECK(!tensors_.contains(full_name) && !sums_.contains(full_name) &&
+                  shards_.emplace(full_name, Shard{&tensor, layout}).second,
+              full_name);
 }
 
 void TrainingState::add_sum(const std::string& name, torch::Tensor& tensor) {
     const std::string full_name = "extra." + name;
-    DDP_CHECK(!tensors_.contains(full_name) && sums_.emplace(full_name, &tensor).second, full_name);
+    DDP_CHECK(!tensors_.contains(full_name) && !shards_.contains(full_name) &&
+                  sums_.emplace(full_name, &tensor).second,
+              full_name);
 }
 
 template <typename Number>
@@ -195,14 +183,15 @@ void TrainingState::add(const std::string& name, DistributedSampler& sampler) {
     add_value(name, {write, read});
 }
 
-TensorMap TrainingState::model_tensors() const {
-    TensorMap tensors;
+worker::StateTensors TrainingState::model_tensors() const {
+    worker::StateTensors tensors;
     for (const auto& [name, model] : models_) {
         for (const auto& parameter : model->named_parameters()) {
-            tensors[fmt::format("{}.{}", name, parameter.key())] = parameter.value();
+            tensors[fmt::format("{}.{}", name, parameter.key())] = {
+                .tensor = parameter.value().detach(), .changes_in_steps_only = true};
         }
         for (const auto& buffer : model->named_buffers()) {
-            tensors[fmt::format("{}.{}", name, buffer.key())] = buffer.value();
+            tensors[fmt::format("{}.{}", name, buffer.key())] = {.tensor = buffer.value()};
         }
     }
     return tensors;
@@ -220,19 +209,51 @@ worker::ParameterNames TrainingState::parameter_names() const {
     return names;
 }
 
-Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
-    Snapshot snapshot{.tensors = model_tensors(), .values = {}};
+Result<worker::CollectedState> TrainingState::collect(ProcessGroup& group) const {
+    worker::CollectedState state{.models = model_tensors()};
+    if (models_.size() == 1) {
+        state.models_prefix = models_.begin()->first + ".";
+    }
     for (const auto& [name, tensor] : tensors_) {
-        snapshot.tensors[name] = *tensor;
+        state.others[name] = {.tensor = *tensor};
+    }
+    for (const auto& [name, shard] : shards_) {
+        state.others[name] = {.tensor = *shard.tensor, .layout = shard.layout};
     }
     const worker::ParameterNames names = parameter_names();
+    std::map<std::string, torch::Tensor> optimizer_tensors;
     for (const auto& [name, optimizer] : optimizers_) {
         if (const Result<void> collected =
-                worker::collect_optimizer({name, *optimizer}, names, snapshot.tensors);
+                worker::collect_optimizer({name, *optimizer}, names, optimizer_tensors);
             !collected) {
             return collected.error();
         }
     }
+    for (const auto& [name, tensor] : optimizer_tensors) {
+        state.others[name] = {.tensor = tensor, .changes_in_steps_only = true};
+    }
+    if (const Result<void> gathered = collect_from_all(group, state.others); !gathered) {
+        return gathered.error();
+    }
+    for (const auto& [name, part] : parts_) {
+        // After all collectives: a rank whose part fails leaves no rank waiting.
+        if (const Result<void> saved = save_part(name, part.save, state); !saved) {
+            return saved.error();
+        }
+    }
+    for (const auto& [name, value] : values_) {
+        state.values[name] = value.write();
+    }
+    if (group.rank() != 0) {
+        state.of_rank_0.clear();
+        state.values.clear();
+    }
+    return state;
+}
+
+/// Sums and random states.
+Result<void> TrainingState::collect_from_all(ProcessGroup& group,
+                                             worker::StateTensors& tensors) const {
     for (const auto& [name, tensor] : sums_) {
         torch::Tensor sum;
         // No memory for the copy is told as in a collective: the others wait in all_reduce.
@@ -247,7 +268,7 @@ Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
         if (!reduced) {
             return reduced.error();
         }
-        snapshot.tensors[name] = sum;
+        tensors[name] = {.tensor = sum};
     }
     std::vector<std::pair<const char*, torch::Device>> generators{{kCpuRandom, torch::kCPU}};
     if (group.device().is_cuda()) {
@@ -258,70 +279,99 @@ Result<TrainingState::Snapshot> TrainingState::take(ProcessGroup& group) const {
         if (!states) {
             return states.error();
         }
-        snapshot.tensors[name] = std::move(*states);
+        tensors[name] = {.tensor = std::move(*states)};
     }
-    for (const auto& [name, part] : parts_) {
-        // After all collectives: a rank whose part fails leaves no rank waiting.
-        if (const Result<void> saved = save_part(name, part.save, snapshot); !saved) {
-            return saved.error();
-        }
-    }
-    if (group.rank() != 0) {
-        return Snapshot{};
-    }
-    for (auto& [name, tensor] : snapshot.tensors) {
-        tensor = tensor.detach().to(torch::kCPU).contiguous();
-    }
-    // A GPU's results since a rank was lost may be anything.
-    if (const Result<void> whole = group.check("saving the state"); !whole) {
-        return whole.error();
-    }
-    for (const auto& [name, value] : values_) {
-        snapshot.values[name] = value.write();
-    }
-    return snapshot;
+    return {};
 }
 
 /// The changes to make once everything has been compared; the first thing that does not fit.
 class TrainingState::Plan {
 public:
-    explicit Plan(const TensorMap& tensors) : tensors_(tensors) {}
+    Plan(const worker::StoredState& stored, const Comparison& how) : how_(how) {
+        for (const auto& [name, tensor] : stored.tensors) {
+            tensors_[name_here(name)] = &tensor;
+        }
+        for (const auto& [name, value] : stored.values) {
+            values_[name_here(name)] = &value;
+        }
+    }
 
     std::vector<Commit> commits;
     std::set<std::string> used;         ///< names of tensors
     std::set<std::string> used_values;  ///< names of values
+    std::vector<std::string> lines;
     Result<void> fits;
+
+    [[nodiscard]] const worker::StoredTensorsByName& tensors() const { return tensors_; }
+    [[nodiscard]] const std::map<std::string, const std::string*>& values() const {
+        return values_;
+    }
 
     void check(const Result<void>& part) { fits = fits ? part : fits; }
 
-    /// `target` gets the values of the tensor `name`, or zeros if `is_zeroed`.
-    void copy(const std::string& name, const torch::Tensor& target, bool is_zeroed) {
-        const Result<torch::Tensor> stored = find_like(tensors_, name, target);
-        if (!stored) {
-            return check(stored.error());
+    void missing(const std::string& what) {
+        if (how_.is_strict) {
+            return check(Error{ErrorCode::BadMessage, what + " is missing"});
+        }
+        lines.push_back(what + " is not in the checkpoint, and stays as it is");
+    }
+
+    /// `target` gets the values of the tensor `name`, or its part of them, or zeros.
+    void copy(const std::string& name, const worker::StateTensor& target, bool is_zeroed = false) {
+        const auto found = tensors_.find(name);
+        const torch::Tensor& tensor = target.tensor;
+        const std::vector<std::int64_t> shape =
+            target.layout ? target.layout->global_shape : tensor.sizes().vec();
+        if (found == tensors_.end()) {
+            return missing(
+                fmt::format("{} ({})", name, shape_text(tensor.scalar_type(), shape)));
+        }
+        const worker::StoredState::Tensor& stored = *found->second;
+        if (stored.shape != shape || stored.type != tensor.scalar_type()) {
+            return check(Error{ErrorCode::BadMessage,
+                               fmt::format("{} is {}, this program's is {}", name,
+                                           shape_text(stored.type, stored.shape),
+                                           shape_text(tensor.scalar_type(), shape))});
         }
         used.insert(name);
-        commits.emplace_back([target, source = *stored, is_zeroed] {
-            is_zeroed ? target.zero_() : target.copy_(source);
+        const std::vector<std::int64_t> offsets =
+            target.layout ? target.layout->offsets : std::vector<std::int64_t>(shape.size(), 0);
+        commits.emplace_back([tensor, &stored, offsets, is_zeroed] {
+            is_zeroed ? static_cast<void>(tensor.zero_()) : stored.copy_into(tensor, offsets);
         });
     }
 
     /// The random state of `device` if it was saved: a checkpoint of GPUs may go on on CPUs.
     void restore_random(const char* name, torch::Device device, const ProcessGroup& group) {
-        const auto states = tensors_.find(name);
-        if (states == tensors_.end()) {
+        const auto found = tensors_.find(name);
+        if (found == tensors_.end()) {
             return;
         }
         used.insert(name);
-        const torch::Tensor& stored = states->second;
-        if (stored.dim() != 2 || stored.size(0) < 1 || stored.scalar_type() != torch::kUInt8) {
-            return check(
-                Error{ErrorCode::BadMessage,
-                      fmt::format("{} is {}, no random states by rank", name, shape_text(stored))});
+        const worker::StoredState::Tensor& stored = *found->second;
+        if (stored.shape.size() != 2 || stored.shape[0] < 1 || stored.type != torch::kUInt8) {
+            return check(Error{ErrorCode::BadMessage,
+                               fmt::format("{} is {}, no random states by rank", name,
+                                           shape_text(stored.type, stored.shape))});
         }
         if (device.is_cpu() || group.device().is_cuda()) {
-            commits.emplace_back(
-                [stored, device, &group] { restore_random_state(device, stored, group); });
+            commits.emplace_back([&stored, device, &group] {
+                restore_random_state(device, stored.whole(), group);
+            });
+        }
+    }
+
+    /// Finds names that no part of the state has used.
+    template <typename Map>
+    void check_unknown(const Map& found, const std::set<std::string>& known) {
+        for (const auto& [name, value] : found) {
+            if (known.contains(name)) {
+                continue;
+            }
+            if (how_.is_strict) {
+                return check(Error{ErrorCode::BadMessage, name + " is unknown to this program"});
+            }
+            lines.push_back(name + " of the checkpoint is unknown to this program, and left out");
         }
     }
 
@@ -338,37 +388,46 @@ public:
     }
 
 private:
-    const TensorMap& tensors_;
+    [[nodiscard]] std::string name_here(const std::string& name) const {
+        return how_.rename ? how_.rename(name) : name;
+    }
+
+    const Comparison& how_;
+    worker::StoredTensorsByName tensors_;
+    std::map<std::string, const std::string*> values_;
 };
 
-void TrainingState::plan_tensors(Plan& plan, const Snapshot& snapshot, const ProcessGroup& group) {
-    TensorMap targets = model_tensors();
+void TrainingState::plan_tensors(Plan& plan, const ProcessGroup& group) {
+    worker::StateTensors targets = model_tensors();
     for (const auto& [name, tensor] : tensors_) {
-        targets[name] = *tensor;
+        targets[name] = {.tensor = *tensor};
+    }
+    for (const auto& [name, shard] : shards_) {
+        targets[name] = {.tensor = *shard.tensor, .layout = shard.layout};
     }
     for (const auto& [name, target] : targets) {
-        plan.copy(name, target, false);
+        plan.copy(name, target);
     }
     for (const auto& [name, target] : sums_) {
-        plan.copy(name, *target, group.rank() != 0);
+        plan.copy(name, {.tensor = *target}, /*is_zeroed=*/group.rank() != 0);
     }
     const worker::ParameterNames names = parameter_names();
     for (const auto& [name, optimizer] : optimizers_) {
-        plan.check(worker::plan_optimizer({name, *optimizer}, names, snapshot.tensors, plan.commits,
+        plan.check(worker::plan_optimizer({name, *optimizer}, names, plan.tensors(), plan.commits,
                                           plan.used));
     }
     plan.restore_random(kCpuRandom, torch::kCPU, group);
     plan.restore_random(kGpuRandom, torch::Device(torch::kCUDA, group.device().index()), group);
 }
 
-void TrainingState::plan_values(Plan& plan, const Snapshot& snapshot) {
+void TrainingState::plan_values(Plan& plan) {
     for (const auto& [name, value] : values_) {
-        const auto stored = snapshot.values.find(name);
-        if (stored == snapshot.values.end()) {
-            return plan.check(
-                Error{ErrorCode::BadMessage, fmt::format("value {} is missing", name)});
+        const auto stored = plan.values().find(name);
+        if (stored == plan.values().end()) {
+            plan.missing("value " + name);
+            continue;
         }
-        Result<Commit> commit = value.read(stored->second);
+        Result<Commit> commit = value.read(*stored->second);
         if (!commit) {
             return plan.check(
                 Error{commit.error().code, fmt::format("value {}: {}", name, commit.error().what)});
@@ -378,14 +437,18 @@ void TrainingState::plan_values(Plan& plan, const Snapshot& snapshot) {
     }
 }
 
-void TrainingState::plan_parts(Plan& plan, const Snapshot& snapshot) {
+void TrainingState::plan_parts(Plan& plan) {
     for (const auto& [name, part] : parts_) {
         Snapshot stored;
-        take_part(name, snapshot.tensors, stored.tensors, plan.used);
-        take_part(name, snapshot.values, stored.values, plan.used_values);
-        for (auto& [key, tensor] : stored.tensors) {
-            tensor = tensor.clone();  // what is loaded may keep it; the checkpoint goes
-        }
+        // Copies: what is loaded may keep them; the checkpoint goes.
+        for_each_of_part(name, plan.tensors(), plan.used,
+                         [&](const std::string& key, const worker::StoredState::Tensor* tensor) {
+                             stored.tensors[key] = tensor->whole();
+                         });
+        for_each_of_part(name, plan.values(), plan.used_values,
+                         [&](const std::string& key, const std::string* value) {
+                             stored.values[key] = *value;
+                         });
         plan.commits.emplace_back([&part_name = name, &load = part.load, stored] {
             try {
                 load(stored);
@@ -396,24 +459,25 @@ void TrainingState::plan_parts(Plan& plan, const Snapshot& snapshot) {
     }
 }
 
-Result<TrainingState::PutBack> TrainingState::compare(const Snapshot& snapshot,
-                                                      const ProcessGroup& group, Scope scope) {
-    const auto plan = std::make_shared<Plan>(snapshot.tensors);
-    if (scope == Scope::Models) {
+Result<TrainingState::Fit> TrainingState::compare(const worker::StoredState& stored,
+                                                  const ProcessGroup& group,
+                                                  const Comparison& how) {
+    const auto plan = std::make_shared<Plan>(stored, how);
+    if (how.scope == Scope::Models) {
         for (const auto& [name, target] : model_tensors()) {
-            plan->copy(name, target, false);
+            plan->copy(name, target);
         }
     } else {
-        plan_tensors(*plan, snapshot, group);
-        plan_values(*plan, snapshot);
-        plan_parts(*plan, snapshot);
-        plan->check(refuse_unknown(snapshot.tensors, plan->used));
-        plan->check(refuse_unknown(snapshot.values, plan->used_values));
+        plan_tensors(*plan, group);
+        plan_values(*plan);
+        plan_parts(*plan);
+        plan->check_unknown(plan->tensors(), plan->used);
+        plan->check_unknown(plan->values(), plan->used_values);
     }
     if (!plan->fits) {
         return plan->fits.error();
     }
-    return PutBack([plan] { return plan->carry_out(); });
+    return Fit{.put_back = [plan] { return plan->carry_out(); }, .lines = plan->lines};
 }
 
 }  // namespace ddprun

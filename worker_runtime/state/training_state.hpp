@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -13,6 +14,8 @@
 #include "base/result.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 #include "worker_runtime/data/distributed_sampler.hpp"
+#include "worker_runtime/state/state_tensors.hpp"
+#include "worker_runtime/state/stored_state.hpp"
 
 namespace ddprun {
 
@@ -40,6 +43,13 @@ public:
     void add(const std::string& name, double& value);
     /// The position of the training in its epoch.
     void add(const std::string& name, DistributedSampler& sampler);
+    /// This rank's part of a tensor that the ranks have together: its first element is the one at
+    /// `offsets` of the whole, whose shape is `global_shape`. The parts of all ranks are disjoint and
+    /// together the whole. A resume on another world size gives each rank what its own part there
+    /// is.
+    void add_part(const std::string& name, torch::Tensor& tensor,
+                  const std::vector<std::int64_t>& global_shape,
+                  const std::vector<std::int64_t>& offsets);
     /// A tensor whose meaning is its sum over the ranks, say a loss so far. After a resume rank 0
     /// holds the sum, the others zeros.
     void add_sum(const std::string& name, torch::Tensor& tensor);
@@ -58,22 +68,33 @@ public:
     void add(const std::string& name, std::function<Snapshot()> save,
              std::function<void(const Snapshot&)> load);
 
-    /// All of it as it is now, on the CPU, contiguous. Every rank calls it; rank 0, which writes,
-    /// gets everything, the others nothing.
-    [[nodiscard]] Result<Snapshot> take(ProcessGroup& group) const;
+    /// All of it as it is now; sums and random states are gathered from all ranks. Every rank calls
+    /// it.
+    [[nodiscard]] Result<worker::CollectedState> collect(ProcessGroup& group) const;
 
     enum class Scope {
         Everything,
-        Models,  ///< the networks' tensors alone; the rest of the snapshot is not read
+        Models,  ///< the networks' tensors alone; the rest of the checkpoint is not read
     };
-    /// Compares `snapshot` with what is here and returns what puts it back, to be called once while
-    /// both arguments and this live. Nothing is changed before: a tensor or value that is missing,
+    struct Comparison {
+        Scope scope = Scope::Everything;
+        /// False: what the checkpoint lacks stays as it is, and what this program lacks is left out.
+        bool is_strict = true;
+        /// The name here of what the checkpoint calls `name`; nothing: the same.
+        std::function<std::string(const std::string& name)> rename;
+    };
+    /// What stored state would do to this one.
+    struct Fit {
+        /// Puts it back; to be called once while all arguments of compare() and this live.
+        std::function<Result<void>()> put_back;
+        std::vector<std::string> lines;  ///< what is not in both, each in a sentence
+    };
+    /// Compares `stored` with what is here. Nothing is changed: a tensor or value that is missing,
     /// unknown, or of another shape or type is an error that names it and both. Random state is put
     /// back as it was on the same world size; on another one each rank gets its own, derived from
     /// rank 0's.
-    using PutBack = std::function<Result<void>()>;
-    [[nodiscard]] Result<PutBack> compare(const Snapshot& snapshot, const ProcessGroup& group,
-                                          Scope scope);
+    [[nodiscard]] Result<Fit> compare(const worker::StoredState& stored, const ProcessGroup& group,
+                                      const Comparison& how);
 
 private:
     using Commit = std::function<void()>;
@@ -94,17 +115,25 @@ private:
     void add_value(const std::string& name, Value value);
     template <typename Number>
     void add_number(const std::string& name, Number& value, const char* kind);
-    [[nodiscard]] std::map<std::string, torch::Tensor> model_tensors() const;
+    /// The networks' parameters and buffers, by their full names.
+    [[nodiscard]] worker::StateTensors model_tensors() const;
     /// The names of all networks' parameters; the network's name comes first if there are several.
     [[nodiscard]] std::map<const void*, std::string> parameter_names() const;
-    void plan_tensors(Plan& plan, const Snapshot& snapshot, const ProcessGroup& group);
-    void plan_values(Plan& plan, const Snapshot& snapshot);
-    void plan_parts(Plan& plan, const Snapshot& snapshot);
+    [[nodiscard]] Result<void> collect_from_all(ProcessGroup& group,
+                                                worker::StateTensors& tensors) const;
+    void plan_tensors(Plan& plan, const ProcessGroup& group);
+    void plan_values(Plan& plan);
+    void plan_parts(Plan& plan);
 
     std::map<std::string, std::shared_ptr<torch::nn::Module>> models_;
     std::map<std::string, torch::optim::Optimizer*> optimizers_;
     std::map<std::string, Part> parts_;
     std::map<std::string, torch::Tensor*> tensors_;
+    struct Shard {
+        torch::Tensor* tensor;
+        worker::Layout layout;
+    };
+    std::map<std::string, Shard> shards_;
     std::map<std::string, torch::Tensor*> sums_;
     std::map<std::string, Value> values_;
 };

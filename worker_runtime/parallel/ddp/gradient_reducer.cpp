@@ -132,6 +132,10 @@ public:
     c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
         state_.pass->is_adding_up = false;
         state_.group.loss()->check();
+        if (bucket.isLast()) {
+            // An optimizer's step follows.
+            state_.group.background_saves().before_step();
+        }
         const torch::Tensor& buffer = bucket.getBufferRef();
         if (state_.group.world_size() == 1) {
             auto done = c10::make_intrusive<c10::ivalue::Future>(

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/result.hpp"
+#include "worker_runtime/comm/process_group.hpp"
+#include "worker_runtime/state/saving.hpp"
+#include "worker_runtime/state/staging.hpp"
+
+namespace ddprun::worker {
+
+/// One save at a time that goes on beside the training, on a thread of its own with a process group
+/// of its own. Its functions are called on the training's thread, wait_for_copy() on any.
+class BackgroundSave {
+public:
+    /// `group` is the training's; `say` gets a line, on the save's thread, when a save has failed.
+    BackgroundSave(ProcessGroup group, std::function<void(const std::string&)> say);
+    /// Waits for the save.
+    ~BackgroundSave();
+    BackgroundSave(const BackgroundSave&) = delete;
+    BackgroundSave& operator=(const BackgroundSave&) = delete;
+
+    [[nodiscard]] bool is_under_way() const;
+
+    /// Copies what the next forward pass may change, and begins the rest. Every rank calls it, when
+    /// no save is under way on any. Fails on all, with nothing begun, if one lacks the memory.
+    [[nodiscard]] Result<void> begin(const std::string& dir, CheckpointShare share, int processes,
+                                     const PublishOptions& options);
+
+    void wait_for_copy() const;
+    /// The fate of the last one that was begun; success if there was none.
+    Result<void> wait();
+
+private:
+    Result<void> run(const std::string& dir, CheckpointShare& share, const PublishOptions& options,
+                     std::promise<void>& copied);
+
+    ProcessGroup group_;
+    std::function<void(const std::string&)> say_;
+    std::optional<ProcessGroup> twin_;
+    Staging staging_;
+    std::thread thread_;
+    std::shared_future<void> copied_;
+    std::shared_future<Result<void>> ended_;
+};
+
+}  // namespace ddprun::worker

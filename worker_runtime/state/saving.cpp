@@ -1,0 +1,243 @@
+#include "worker_runtime/state/saving.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "worker_runtime/comm/texts.hpp"
+#include "worker_runtime/state/dtype_names.hpp"
+
+namespace ddprun::worker {
+
+namespace {
+
+constexpr const char* kModelKind = "model";
+constexpr const char* kTrainingKind = "training";
+
+std::uint64_t whole_bytes(const StateTensor& state) {
+    std::uint64_t elements = 1;
+    if (!state.layout) {
+        return state.tensor.nbytes();
+    }
+    for (const std::int64_t length : state.layout->global_shape) {
+        elements *= static_cast<std::uint64_t>(length);
+    }
+    return elements * state.tensor.element_size();
+}
+
+/// The ranks that write a file of one kind, and what this one writes.
+struct Kind {
+    std::set<int> writers;
+    StateTensors own;
+    std::map<std::string, int> whole_on;  ///< by name, the rank that writes a whole tensor
+
+    /// `owner`: of a whole tensor.
+    void add(const std::string& name, const StateTensor& state, int owner, int rank,
+             int world_size) {
+        if (state.layout) {
+            for (int one = 0; one < world_size; ++one) {
+                writers.insert(one);
+            }
+        } else {
+            writers.insert(owner);
+            whole_on[name] = owner;
+        }
+        if (state.layout || owner == rank) {
+            own[name] = state;
+        }
+    }
+
+    [[nodiscard]] std::string file_of(const char* kind, int rank) const {
+        const auto before = std::distance(writers.begin(), writers.find(rank));
+        return tensor_file_name(kind, static_cast<int>(before) + 1,
+                                static_cast<int>(writers.size()));
+    }
+};
+
+/// Which rank writes each whole tensor that every rank has.
+std::map<std::string, int> owners_of(const CollectedState& state, int world_size) {
+    std::vector<std::string> names;
+    std::vector<std::uint64_t> sizes;
+    for (const StateTensors* const tensors : {&state.models, &state.others}) {
+        for (const auto& [name, one] : *tensors) {
+            if (!one.layout) {
+                names.push_back(name);
+                sizes.push_back(one.tensor.nbytes());
+            }
+        }
+    }
+    const std::vector<int> ranks = share_out(sizes, world_size);
+    std::map<std::string, int> owners;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+        owners[names[i]] = ranks[i];
+    }
+    return owners;
+}
+
+/// What a rank has done, or why it could not, as the ranks send it to each other.
+std::string text_of(const Result<std::string>& outcome) {
+    nlohmann::json text;
+    if (outcome) {
+        text["done"] = *outcome;
+    } else {
+        text["code"] = static_cast<int>(outcome.error().code);
+        text["what"] = outcome.error().what;
+    }
+    // A path may be no UTF-8.
+    return text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// Its inverse, for a text of this program's own.
+Result<std::string> outcome_of(const std::string& text) {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    if (json.contains("done")) {
+        return json["done"].get<std::string>();
+    }
+    return Error{static_cast<ErrorCode>(json["code"].get<int>()), json["what"].get<std::string>()};
+}
+
+/// Rank 0's outcome, on every rank.
+Result<std::string> from_rank_0(ProcessGroup& group, const Result<std::string>& own) {
+    const Result<std::string> text = broadcast_text(group, text_of(own));
+    return text ? outcome_of(*text) : text;
+}
+
+/// The files, as JSON.
+Result<std::string> write_files(const PartialCheckpoint& partial, const CheckpointShare& share) {
+    nlohmann::json files = nlohmann::json::array();
+    for (const CheckpointShare::File& file : share.files) {
+        const Result<std::vector<TensorView>> views = views_of(file.tensors);
+        if (!views) {
+            return views.error();
+        }
+        const Result<ManifestFile> written = write_tensors(partial, file.name, file.prefix, *views);
+        if (!written) {
+            return written.error();
+        }
+        files.push_back({written->name, written->size, written->xxh3_128});
+    }
+    return files.dump();
+}
+
+/// Every rank's files, by rank; the error of the first rank that has one.
+Result<std::vector<ManifestFile>> gather_files(ProcessGroup& group, const Result<std::string>& own) {
+    const Result<std::vector<std::string>> texts = gather_texts(group, text_of(own));
+    if (!texts) {
+        return texts.error();
+    }
+    std::vector<ManifestFile> all;
+    for (std::size_t rank = 0; rank < texts->size(); ++rank) {
+        const Result<std::string> files = outcome_of((*texts)[rank]);
+        if (!files) {
+            return Error{files.error().code, fmt::format("rank {}: {}", rank, files.error().what)};
+        }
+        for (const nlohmann::json& file : nlohmann::json::parse(*files)) {
+            all.push_back({.name = file[0].get<std::string>(),
+                           .size = file[1].get<std::uint64_t>(),
+                           .xxh3_128 = file[2].get<std::string>()});
+        }
+    }
+    return all;
+}
+
+Result<std::string> finish(const PartialCheckpoint& partial, const CheckpointShare& share,
+                           std::vector<ManifestFile> files, const PublishOptions& options) {
+    if (!share.model_index.empty()) {
+        const Result<ManifestFile> index =
+            write_model_index(partial, share.model_index, share.model_bytes);
+        if (!index) {
+            abandon(partial);
+            return index.error();
+        }
+        files.push_back(*index);
+    }
+    return publish(partial, {.info = share.info, .files = std::move(files)}, options);
+}
+
+}  // namespace
+
+CheckpointShare share_of(CollectedState state, const CheckpointInfo& info, int rank,
+                         int world_size) {
+    const std::map<std::string, int> owners = owners_of(state, world_size);
+    const auto owner_of = [&](const std::string& name) {
+        const auto found = owners.find(name);
+        return found == owners.end() ? 0 : found->second;
+    };
+    CheckpointShare share{.info = info};
+    share.info.values = std::move(state.values);
+    share.info.world_size = world_size;
+    Kind models;
+    Kind training;
+    for (const auto& [name, one] : state.models) {
+        models.add(name, one, owner_of(name), rank, world_size);
+        share.model_bytes += whole_bytes(one);
+    }
+    share.all_bytes = share.model_bytes;
+    training.writers.insert(0);  // for its own parts
+    for (const StateTensors* const tensors : {&state.others, &state.of_rank_0}) {
+        for (const auto& [name, one] : *tensors) {
+            training.add(name, one, owner_of(name), rank, world_size);
+            share.all_bytes += whole_bytes(one);
+        }
+    }
+    if (models.whole_on.size() == state.models.size()) {
+        for (const auto& [name, owner] : models.whole_on) {
+            share.model_index[name.substr(state.models_prefix.size())] =
+                models.file_of(kModelKind, owner);
+        }
+    }
+    if (models.writers.contains(rank)) {
+        share.files.push_back({.name = models.file_of(kModelKind, rank),
+                               .prefix = state.models_prefix,
+                               .tensors = std::move(models.own)});
+    }
+    if (training.writers.contains(rank)) {
+        share.files.push_back({.name = training.file_of(kTrainingKind, rank),
+                               .prefix = {},
+                               .tensors = std::move(training.own)});
+    }
+    for (const CheckpointShare::File& file : share.files) {
+        for (const auto& [name, one] : file.tensors) {
+            share.own_bytes += one.tensor.nbytes();
+        }
+    }
+    return share;
+}
+
+Result<void> write_together(ProcessGroup& group, const std::string& dir,
+                            const CheckpointShare& share, const PublishOptions& options) {
+    const std::int64_t step = share.info.step;
+    const auto failed = [&](const Error& why) { return not_written(dir, step, why); };
+    const bool is_leader = group.rank() == 0;
+    Result<std::string> begun = std::string();
+    if (is_leader) {
+        const Result<PartialCheckpoint> partial = begin_checkpoint(dir, step, share.all_bytes);
+        begun = partial ? Result<std::string>(partial->name) : partial.error();
+    }
+    const Result<std::string> name = from_rank_0(group, begun);
+    if (!name) {
+        if (is_leader && begun) {
+            abandon({.dir = dir, .name = *begun, .step = step});
+        }
+        return failed(name.error());
+    }
+    const PartialCheckpoint partial{.dir = dir, .name = *name, .step = step};
+    Result<std::vector<ManifestFile>> files = gather_files(group, write_files(partial, share));
+    Result<std::string> published = std::string();
+    if (is_leader) {
+        if (files) {
+            published = finish(partial, share, *std::move(files), options);
+        } else {
+            abandon(partial);
+            published = files.error();
+        }
+    }
+    const Result<std::string> outcome = files ? from_rank_0(group, published) : files.error();
+    return outcome ? Result<void>() : Result<void>(failed(outcome.error()));
+}
+
+}  // namespace ddprun::worker

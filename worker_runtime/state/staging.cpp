@@ -1,0 +1,119 @@
+#include "worker_runtime/state/staging.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+
+#include "base/os/read_memory_room.hpp"
+
+namespace ddprun::worker {
+
+/// What the streams of GPUs had been asked to do when copy_now() was called.
+struct Staging::GpuMoment {
+    explicit GpuMoment(torch::Device device) : gpu(device), event(device.type()) {
+        event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    }
+
+    torch::Device gpu;
+    c10::Event event;
+};
+
+namespace {
+
+bool is_like(const torch::Tensor& copy, const torch::Tensor& tensor) {
+    return copy.defined() && copy.sizes() == tensor.sizes() &&
+           copy.scalar_type() == tensor.scalar_type() && copy.is_pinned() == tensor.is_cuda();
+}
+
+torch::Tensor room_for(const torch::Tensor& tensor) {
+    return torch::empty(tensor.sizes(), torch::TensorOptions(tensor.scalar_type())
+                                            .device(torch::kCPU)
+                                            .pinned_memory(tensor.is_cuda()));
+}
+
+}  // namespace
+
+std::string Staging::key_of(const CheckpointShare::File& file, const std::string& name) {
+    return file.prefix + "/" + name;
+}
+
+Result<void> Staging::reserve(const CheckpointShare& share, int processes) {
+    std::uint64_t missing = 0;
+    std::map<std::string, torch::Tensor> needed;
+    for (const CheckpointShare::File& file : share.files) {
+        for (const auto& [name, state] : file.tensors) {
+            const std::string key = key_of(file, name);
+            const auto found = copies_.find(key);
+            const bool is_there = found != copies_.end() && is_like(found->second, state.tensor);
+            needed[key] = is_there ? found->second : state.tensor;
+            missing += is_there ? 0 : state.tensor.nbytes();
+        }
+    }
+    const std::optional<MemoryRoom> room = read_memory_room();
+    const std::uint64_t free = room ? room->free / static_cast<std::uint64_t>(processes) : missing;
+    if (missing > free) {
+        return Error{ErrorCode::LimitExceeded,
+                     fmt::format("copying the state needs {} bytes of memory, and {} are free for "
+                                 "each of {} workers here; call save(), which needs none",
+                                 missing, free, processes)};
+    }
+    copies_.clear();  // What has changed its shape must go before its successor comes.
+    for (const CheckpointShare::File& file : share.files) {
+        for (const auto& [name, state] : file.tensors) {
+            const std::string key = key_of(file, name);
+            const torch::Tensor& kept = needed[key];
+            copies_[key] = kept.is_same(state.tensor) ? room_for(state.tensor) : kept;
+        }
+    }
+    return {};
+}
+
+void Staging::copy_now(CheckpointShare& share) {
+    const torch::NoGradGuard no_grad;
+    moment_.reset();
+    for (CheckpointShare::File& file : share.files) {
+        for (auto& [name, state] : file.tensors) {
+            if (state.tensor.is_cuda() && !moment_) {
+                moment_ = std::make_shared<GpuMoment>(state.tensor.device());
+            }
+            if (!state.changes_in_steps_only) {
+                const torch::Tensor& copy = copies_.at(key_of(file, name));
+                copy.copy_(state.tensor);
+                state.tensor = copy;
+            }
+        }
+    }
+}
+
+void Staging::copy_rest(CheckpointShare& share) const {
+    const torch::NoGradGuard no_grad;
+    std::optional<c10::Stream> side;
+    std::optional<c10::StreamGuard> guard;
+    if (moment_) {
+        side = c10::impl::VirtualGuardImpl(moment_->gpu.type())
+                   .getStreamFromGlobalPool(moment_->gpu);
+        moment_->event.block(*side);
+        guard.emplace(*side);
+    }
+    for (CheckpointShare::File& file : share.files) {
+        for (auto& [name, state] : file.tensors) {
+            if (state.changes_in_steps_only) {
+                const torch::Tensor& copy = copies_.at(key_of(file, name));
+                copy.copy_(state.tensor, /*non_blocking=*/true);
+                state.tensor = copy;
+            }
+        }
+    }
+    if (side) {
+        side->synchronize();
+    }
+}
+
+}  // namespace ddprun::worker

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include <torch/types.h>
+
+#include "worker_runtime/checkpoint/layout.hpp"
+
+namespace ddprun::worker {
+
+/// One tensor of a training's state, on the training's device; not a copy.
+struct StateTensor {
+    torch::Tensor tensor;
+    /// Only an optimizer's step changes it: so a save may read it until the next one.
+    bool changes_in_steps_only = false;
+    /// Of this rank's part; nothing: it is whole, and alike on every rank.
+    std::optional<Layout> layout = std::nullopt;
+};
+
+using StateTensors = std::map<std::string, StateTensor>;
+
+/// A training's state as one rank sees it. Every rank has the same names, but for `of_rank_0`.
+struct CollectedState {
+    StateTensors models;
+    std::string models_prefix;  ///< the beginning of all names in `models` that files leave out
+    StateTensors others;
+    StateTensors of_rank_0;                     ///< empty on the others
+    std::map<std::string, std::string> values;  ///< likewise
+};
+
+}  // namespace ddprun::worker
