@@ -11,7 +11,7 @@ namespace ddprun {
 struct ReadAheadLimits {
     // Reading a checkpoint ahead.
     std::size_t read_ahead_places_max = 16;   ///< of checkpoints, that a node's workers report
-    std::size_t read_ahead_files_max = 4096;  ///< of one checkpoint, as a manifest may have
+    std::size_t read_ahead_files_max = 4096;  ///< of one checkpoint
     int read_ahead_folders_deep = 2;          ///< below a checkpoint's own; libraries nest no more
     std::size_t read_ahead_piece = std::size_t{1} << 20;  ///< bytes read at once
     int read_ahead_memory_part = 50;  ///< percent of the free memory that may be filled

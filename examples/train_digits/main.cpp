@@ -130,7 +130,7 @@ private:
         sampler_.set_epoch(sampler_.epoch() + 1);
         epoch_loss_.zero_();
         // Training goes on without it: the disk may have room again after the next epoch.
-        const ddprun::Result<void> saved = checkpoints_.save(step_, state_);
+        const ddprun::Result<void> saved = checkpoints_.save_async(step_, state_);
         if (!saved) {
             fmt::print(stderr, "train_digits: epoch {} is not saved: {}\n", epochs_done_,
                        saved.error().what);

@@ -325,17 +325,20 @@ struct Trained {
     Tensor sum;
 };
 
-void resume(const Worker& worker, ProcessGroup& group, const std::string& folder) {
+/// `saves_beside`: the copies are made while the next step is computed.
+void resume(const Worker& worker, ProcessGroup& group, const std::string& folder,
+            bool saves_beside) {
     const Device device = group.device();
     Checkpoints checkpoints(folder, worker, group);
     Trained first(group, 3);
     first.step(1);
     torch::manual_seed(static_cast<std::uint64_t>(50 + worker.rank()));
     (void)torch::rand({3}, device);
-    must(checkpoints.save(1, first.state));
+    must(saves_beside ? checkpoints.save_async(1, first.state) : checkpoints.save(1, first.state));
     require(first.sum.eq(3).all().item<bool>(), "a rank's own part of a sum that is saved");
     const auto go_on = [&](Trained& trained) {
         Tensors results{torch::rand({8}, device), torch::rand({8}), trained.extra};
+        checkpoints.before_step();
         trained.step(2);  // with the optimizer's moments
         for (const Tensor& parameter : trained.network->parameters()) {
             results.push_back(parameter);
@@ -343,6 +346,7 @@ void resume(const Worker& worker, ProcessGroup& group, const std::string& folder
         return on_cpu(results);
     };
     const Tensors wanted = go_on(first);
+    must(checkpoints.wait());
     Trained second(group, 4);
     second.step(3);
     require(must(checkpoints.resume(second.state)) == 1, "the step of a checkpoint");
@@ -433,7 +437,8 @@ void walk(const Worker& worker, ProcessGroup& group, const std::string& folder) 
         }
         say(name);
     }
-    resume(worker, group, folder);
+    resume(worker, group, folder, /*saves_beside=*/false);
+    resume(worker, group, folder + "/beside", /*saves_beside=*/true);
     // A thread begins with GPU 0 as its current device.
     std::thread([&group] { must(group.barrier()); }).join();
     require_no_other_gpu(device, "all of the walk");

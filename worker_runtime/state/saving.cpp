@@ -58,13 +58,14 @@ struct Kind {
     }
 };
 
-/// Which rank writes each whole tensor that every rank has.
+/// Which rank writes each whole tensor. What a forward pass changes, as batch norm's buffers, may
+/// differ among ranks: rank 0's is the one that counts.
 std::map<std::string, int> owners_of(const CollectedState& state, int world_size) {
     std::vector<std::string> names;
     std::vector<std::uint64_t> sizes;
     for (const StateTensors* const tensors : {&state.models, &state.others}) {
         for (const auto& [name, one] : *tensors) {
-            if (!one.layout) {
+            if (!one.layout && one.changes_in_steps_only) {
                 names.push_back(name);
                 sizes.push_back(one.tensor.nbytes());
             }

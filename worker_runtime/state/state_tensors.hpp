@@ -13,9 +13,10 @@ namespace ddprun::worker {
 /// One tensor of a training's state, on the training's device; not a copy.
 struct StateTensor {
     torch::Tensor tensor;
-    /// Only an optimizer's step changes it: so a save may read it until the next one.
+    /// Only an optimizer's step changes it: so a save may read it until the next one, and it is
+    /// alike on every rank.
     bool changes_in_steps_only = false;
-    /// Of this rank's part; nothing: it is whole, and alike on every rank.
+    /// Of this rank's part; nothing: it is whole.
     std::optional<Layout> layout = std::nullopt;
 };
 

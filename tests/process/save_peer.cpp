@@ -1,0 +1,354 @@
+// One rank of the tests of saving and resuming by all ranks together: `save_peer SCENARIO
+// [arguments]`. Says what it sees, one line each; exits 1 with a line that starts with "wrong:" when
+// something is not as it must be.
+
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "tests/support/rank.hpp"
+#include "worker_runtime/worker.hpp"
+
+namespace {
+
+using ddprun::Checkpoints;
+using ddprun::CheckpointsOptions;
+using ddprun::DistributedDataParallel;
+using ddprun::ProcessGroup;
+using ddprun::Result;
+using ddprun::TrainingState;
+using ddprun::Worker;
+using ddprun::test::Arguments;
+using ddprun::test::must;
+using ddprun::test::require;
+using ddprun::test::say;
+using torch::nn::Linear;
+using torch::nn::Sequential;
+using Shape = std::vector<std::int64_t>;
+
+/// Three layers of 16 MiB each, one of 1 KiB, and batch norm: with momentum 96 MiB of state.
+struct LargeTraining {
+    explicit LargeTraining(ProcessGroup group)
+        : network(Linear(torch::nn::LinearOptions(2048, 2048).bias(false)),
+                  torch::nn::BatchNorm1d(2048),
+                  Linear(torch::nn::LinearOptions(2048, 2048).bias(false)),
+                  Linear(torch::nn::LinearOptions(2048, 2048).bias(false))),
+          model((torch::manual_seed(5), network), std::move(group)),
+          optimizer(network->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9)),
+          state(network.ptr(), optimizer) {
+        state.add("step", step);
+    }
+
+    void train_step(int rank, const Checkpoints* gate = nullptr) {
+        optimizer.zero_grad();
+        const torch::Tensor inputs = torch::full({4, 2048}, 0.01 * static_cast<double>(rank + step));
+        const torch::Tensor noise = torch::rand_like(inputs);
+        model.forward(inputs + noise).pow(2).mean().backward();
+        if (gate != nullptr) {
+            gate->before_step();
+        }
+        optimizer.step();
+        ++step;
+    }
+
+    /// Of all parameters and momenta, and of the buffers of rank 0, which all have from the next
+    /// forward pass on.
+    std::string hash(int rank) {
+        std::size_t sum = 0;
+        const auto add = [&sum](const torch::Tensor& tensor) {
+            const torch::Tensor flat = tensor.detach().contiguous();
+            const std::string_view bytes(static_cast<const char*>(flat.const_data_ptr()),
+                                         flat.nbytes());
+            sum = sum * 31 + std::hash<std::string_view>()(bytes);
+        };
+        for (const torch::Tensor& parameter : network->parameters()) {
+            add(parameter);
+            const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+            if (found != optimizer.state().end()) {
+                add(static_cast<torch::optim::SGDParamState&>(*found->second).momentum_buffer());
+            }
+        }
+        for (const torch::Tensor& buffer : network->buffers()) {
+            if (rank == 0) {
+                add(buffer);
+            }
+        }
+        return fmt::format("{:016x}", sum);
+    }
+
+    Sequential network;
+    DistributedDataParallel<torch::nn::SequentialImpl> model;
+    torch::optim::SGD optimizer;
+    std::int64_t step = 0;
+    TrainingState state;
+};
+
+/// spread DIR: a state that is large enough is written by several ranks, and comes back.
+int spread(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    LargeTraining training(group);
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    require(!must(checkpoints.resume(training.state)).has_value(), "there is a checkpoint");
+    training.train_step(worker.rank());
+    must(checkpoints.save(training.step, training.state));
+    const std::string before = training.hash(worker.rank());
+    training.train_step(worker.rank());
+    require(training.hash(worker.rank()) != before, "the training has changed nothing");
+    must(checkpoints.resume(training.state));
+    require(training.hash(worker.rank()) == before, "what was saved does not come back");
+    say("same");
+    return worker.finish();
+}
+
+/// background DIR engine|call|none: after each step a save beside the training. Then every
+/// checkpoint holds what the training had when it was saved. `engine`: a DistributedDataParallel
+/// makes the steps wait; `call`: the program, without one.
+int background(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = must(worker.process_group());
+    LargeTraining training(group);
+    CheckpointsOptions options;
+    options.keep = 100;
+    Checkpoints checkpoints(arguments.at(0), worker, group, options);
+    (void)must(checkpoints.resume(training.state));
+    std::map<std::int64_t, std::string> hashes;
+    for (int i = 0; i < 6; ++i) {
+        if (arguments.at(1) == "engine") {
+            training.train_step(worker.rank());
+        } else {
+            // No pass of the engine: the gradients are the last ones.
+            if (i == 0) {
+                training.train_step(worker.rank());
+            }
+            checkpoints.before_step();
+            training.optimizer.step();
+            ++training.step;
+        }
+        hashes[training.step] = training.hash(worker.rank());
+        must(checkpoints.save_async(training.step, training.state));
+        // The next forward pass changes them at once.
+        for (const torch::Tensor& buffer : training.network->buffers()) {
+            buffer.zero_();
+        }
+    }
+    must(checkpoints.wait());
+    for (const auto& [step, hash] : hashes) {
+        // The newest goes, so that the one before it is the newest.
+        const std::int64_t newest = hashes.rbegin()->first - (step - hashes.begin()->first);
+        const std::optional<std::int64_t> resumed = must(checkpoints.resume(training.state));
+        require(resumed == newest, fmt::format("step {} is resumed", resumed.value_or(-1)));
+        require(training.step == newest, "another step's number is in it");
+        require(training.hash(worker.rank()) == hashes.at(newest),
+                fmt::format("the checkpoint of step {} is not what was saved", newest));
+        must(group.barrier());
+        if (worker.rank() == 0) {
+            std::filesystem::remove_all(
+                fmt::format("{}/step-{:012}", arguments.at(0), newest));
+        }
+        must(group.barrier());
+    }
+    say("same");
+    return worker.finish();
+}
+
+/// shards DIR save|load: each rank has some rows of a table of 7 rows and 5 columns, and some
+/// columns of another one.
+int shards(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    const std::int64_t rank = worker.rank();
+    const std::int64_t world = worker.world_size();
+    const torch::Tensor whole = torch::arange(35).reshape({7, 5});
+    // Ranks without a row have an empty part.
+    const std::int64_t row = 7 * rank / world;
+    const std::int64_t rows = 7 * (rank + 1) / world - row;
+    const std::int64_t column = 5 * rank / world;
+    const std::int64_t columns = 5 * (rank + 1) / world - column;
+    torch::Tensor own_rows = whole.narrow(0, row, rows).clone();
+    torch::Tensor own_columns = whole.narrow(1, column, columns).clone();
+    TrainingState state;
+    state.add_part("rows", own_rows, {7, 5}, {row, 0});
+    state.add_part("columns", own_columns, {7, 5}, {0, column});
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    if (arguments.at(1) == "save") {
+        must(checkpoints.save(1, state));
+        say("saved");
+        return worker.finish();
+    }
+    own_rows.zero_();
+    own_columns.zero_();
+    require(must(checkpoints.resume(state)) == 1, "nothing is resumed");
+    require(torch::equal(own_rows, whole.narrow(0, row, rows)), "these are other rows");
+    require(torch::equal(own_columns, whole.narrow(1, column, columns)), "these are other columns");
+    say("same");
+    return worker.finish();
+}
+
+/// one_cannot_write DIR: rank 1 may write no large file for a while.
+int one_cannot_write(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    LargeTraining training(group);
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    training.train_step(worker.rank());
+    ::signal(SIGXFSZ, SIG_IGN);
+    rlimit before{};
+    require(::getrlimit(RLIMIT_FSIZE, &before) == 0, "no limits");
+    rlimit small = before;
+    small.rlim_cur = 1 << 20;
+    if (worker.rank() == 1) {
+        require(::setrlimit(RLIMIT_FSIZE, &small) == 0, "the limit cannot be set");
+    }
+    const Result<void> refused = checkpoints.save(1, training.state);
+    require(!refused, "it was saved");
+    say("not saved: " + refused.error().what);
+    must(checkpoints.save_async(2, training.state));
+    training.train_step(worker.rank());
+    const Result<void> later = checkpoints.wait();
+    require(!later, "it was saved beside the training");
+    say("not saved beside: " + later.error().what);
+    if (worker.rank() == 1) {
+        require(::setrlimit(RLIMIT_FSIZE, &before) == 0, "the limit cannot be lifted");
+    }
+    training.train_step(worker.rank());
+    must(checkpoints.save(3, training.state));
+    say("saved");
+    return worker.finish();
+}
+
+/// refuses DIR: a save while another one is under way is refused on all ranks or on none.
+int refuses(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = must(worker.process_group());
+    LargeTraining training(group);
+    CheckpointsOptions options;
+    options.while_saving = CheckpointsOptions::WhileSaving::Refuse;
+    Checkpoints checkpoints(arguments.at(0), worker, group, options);
+    int refused = 0;
+    for (int i = 0; i < 20; ++i) {
+        const Result<void> saved = checkpoints.save_async(i, training.state);
+        require(saved || saved.error().what.find("still under way on rank") != std::string::npos,
+                "refused for another reason");
+        refused += saved ? 0 : 1;
+        torch::Tensor both = torch::full({1}, saved ? 1 : 0, torch::kInt32);
+        must(group.all_reduce(both));
+        require(both.item<int>() == (saved ? 2 : 0), "the ranks do not agree");
+    }
+    require(refused > 0, "none was refused");
+    must(checkpoints.wait());
+    say("agreed");
+    return worker.finish();
+}
+
+/// no_memory DIR: copies of the state do not fit into the memory.
+int no_memory(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    torch::Tensor huge = torch::ones({1}).expand({std::int64_t{1} << 46});
+    torch::Tensor small = torch::ones({1});
+    TrainingState state;
+    state.add("table", worker.rank() == 0 ? huge : small);
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    const Result<void> refused = checkpoints.save_async(1, state);
+    require(!refused, "it was begun");
+    say("refused: " + refused.error().what);
+    must(checkpoints.wait());
+    TrainingState other;
+    other.add("table", small);
+    must(checkpoints.save_async(2, other));
+    must(checkpoints.wait());
+    say("saved");
+    return worker.finish();
+}
+
+/// partial DIR: a program with other parts, and another name, resumes if it may.
+int partial(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    torch::Tensor table = torch::arange(4);
+    torch::Tensor gone = torch::ones({2});
+    std::int64_t step = 7;
+    TrainingState before;
+    before.add("table", table);
+    before.add("gone", gone);
+    before.add("step", step);
+    CheckpointsOptions options;
+    options.say = [](const std::string& line) { say("line: " + line); };
+    Checkpoints checkpoints(arguments.at(0), worker, group, options);
+    must(checkpoints.save(1, before));
+
+    torch::Tensor renamed = torch::zeros({4}, torch::kInt64);
+    torch::Tensor fresh = torch::full({3}, 5.0);
+    std::int64_t step_after = 0;
+    TrainingState after;
+    after.add("renamed", renamed);
+    after.add("fresh", fresh);
+    after.add("step", step_after);
+    const auto rename = [](const std::string& name) {
+        return name == "extra.table" ? "extra.renamed" : name;
+    };
+    const auto strict = checkpoints.resume(after, {.rename = rename});
+    require(!strict && step_after == 0 && renamed.sum().item<int>() == 0, "it was taken");
+    say("refused: " + strict.error().what);
+    require(must(checkpoints.resume(after, {.is_strict = false, .rename = rename})) == 1, "none");
+    require(torch::equal(renamed, table), "the renamed one is another");
+    require(fresh.sum().item<double>() == 15, "the new one was changed");
+    require(step_after == 7, "the step is another");
+    say("taken");
+    return worker.finish();
+}
+
+std::int64_t status_bytes(const std::string& name) {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+        if (line.starts_with(name + ":")) {
+            return std::stoll(line.substr(name.size() + 1)) * 1024;
+        }
+    }
+    ddprun::test::wrong("no " + name + " in /proc/self/status");
+}
+
+/// memory DIR save|load: a resume takes no more anonymous memory than the rank's own state and a
+/// tenth.
+int memory(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    const std::int64_t rows = 64 << 10;
+    const std::int64_t own = rows / worker.world_size();
+    torch::Tensor table = torch::full({own, 256}, worker.rank() + 1.0);
+    TrainingState state;
+    state.add_part("table", table, {rows, 256}, {own * worker.rank(), 0});
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    if (arguments.at(1) == "save") {
+        must(checkpoints.save(1, state));
+        return worker.finish();
+    }
+    // Counts what is private and writable, so no mapped file.
+    const auto bytes = static_cast<std::int64_t>(table.nbytes());
+    rlimit limit{};
+    require(::getrlimit(RLIMIT_DATA, &limit) == 0, "no limits");
+    limit.rlim_cur = static_cast<rlim_t>(status_bytes("VmData") + bytes / 10);
+    require(::setrlimit(RLIMIT_DATA, &limit) == 0, "the limit cannot be set");
+    require(must(checkpoints.resume(state)) == 1, "nothing is resumed");
+    say(fmt::format("resumed {} bytes", bytes));
+    return worker.finish();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
+        {"background", background}, {"memory", memory},   {"no_memory", no_memory},
+        {"one_cannot_write", one_cannot_write}, {"partial", partial}, {"refuses", refuses},
+        {"shards", shards},         {"spread", spread},
+    };
+    torch::set_num_threads(1);
+    return ddprun::run(argc, argv, [&](Worker& worker) {
+        return scenarios.at(argv[1])(worker, Arguments(argv + 2, argv + argc));
+    });
+}

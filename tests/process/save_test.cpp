@@ -1,0 +1,137 @@
+// Checkpoints that several real ranks of the worker runtime write and read together.
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/process/runtime_peers.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/cluster.hpp"
+
+using namespace ddprun;
+using namespace ddprun::test;
+
+namespace {
+
+using Names = std::set<std::string>;
+
+class SavePeers : public Peers {
+public:
+    SavePeers(Cluster& cluster, int world_size, const std::vector<std::string>& scenario,
+              std::uint64_t generation = 1)
+        : Peers(cluster, world_size, scenario, generation, -1, DDPRUN_TESTS_DIR "/save_peer") {}
+};
+
+Names names_in(const std::string& dir) {
+    Names names;
+    for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+        names.insert(entry.path().filename());
+    }
+    return names;
+}
+
+}  // namespace
+
+TEST_CASE("a state that is large enough is written by several ranks and comes back") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    const int world_size = GENERATE(1, 2, 3);
+    SavePeers peers(cluster, world_size, {"spread", dir});
+    peers.require_exits(0);
+    const Names names = names_in(dir + "/step-000000000001");
+    const std::string of = "-of-0000" + std::to_string(world_size) + ".safetensors";
+    Names expected{"manifest.json", "model.safetensors.index.json"};
+    for (int i = 1; i <= world_size; ++i) {
+        expected.insert("model-0000" + std::to_string(i) + of);
+        expected.insert("training-0000" + std::to_string(i) + of);
+    }
+    CHECK(names == expected);
+}
+
+TEST_CASE("a save beside the training holds what the training had when it began") {
+    Cluster cluster;
+    const std::string steps_wait_by = GENERATE("engine", "call");
+    const int world_size = GENERATE(1, 2);
+    SavePeers peers(cluster, world_size,
+                    {"background", cluster.dir() / "checkpoints", steps_wait_by});
+    peers.require_exits(0);
+}
+
+TEST_CASE("parts that four ranks saved are resumed by any number of ranks") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    SavePeers(cluster, 4, {"shards", dir, "save"}).require_exits(0);
+    for (const int world_size : {1, 2, 3, 4, 8}) {
+        SavePeers peers(cluster, world_size, {"shards", dir, "load"}, 2);
+        peers.require_exits(0);
+        (void)peers.lines("^same$");
+    }
+}
+
+TEST_CASE("when one rank cannot write nobody publishes, and the training goes on") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    SavePeers peers(cluster, 2, {"one_cannot_write", dir});
+    peers.require_exits(0);
+    for (const std::string which : {"^not saved: ", "^not saved beside: "}) {
+        for (const std::string& line : peers.lines(which)) {
+            CHECK_THAT(line, Catch::Contains("was not written to " + dir + ": rank 1: ") &&
+                                 Catch::Contains("cannot be written beyond 1048576 bytes") &&
+                                 Catch::Contains("File too large"));
+        }
+    }
+    // Beside the training there is one line, of rank 0.
+    CHECK_THAT(peers.ranks[0]->wait_for_line("the training goes on"),
+               Catch::Contains("checkpoint of step 2 was not written"));
+    CHECK(peers.ranks[1]->count_lines("the training goes on") == 0);
+    CHECK(names_in(dir) == Names{"step-000000000003"});
+}
+
+TEST_CASE("a save while another one is under way is refused on all ranks or on none") {
+    Cluster cluster;
+    SavePeers(cluster, 2, {"refuses", cluster.dir() / "checkpoints"}).require_exits(0);
+}
+
+TEST_CASE("copies that do not fit into the memory are refused on all ranks, with the figures") {
+    Cluster cluster;
+    SavePeers peers(cluster, 2, {"no_memory", cluster.dir() / "checkpoints"});
+    peers.require_exits(0);
+    for (const std::string& line : peers.lines("^refused: ")) {
+        CHECK_THAT(line, Catch::Contains("checkpoint of step 1 was not written") &&
+                             Catch::Contains("rank 0: ") &&
+                             Catch::Contains(" bytes of memory, and "));
+    }
+}
+
+TEST_CASE("a program with other parts resumes what it has, if it may, and says the rest") {
+    Cluster cluster;
+    SavePeers peers(cluster, 1, {"partial", cluster.dir() / "checkpoints"});
+    peers.require_exits(0);
+    CHECK_THAT(peers.ranks[0]->wait_for_line("^refused: "),
+               Catch::Contains("extra.fresh (Float [3]) is missing"));
+    (void)peers.ranks[0]->wait_for_line("line: .*extra.fresh .* stays as it is");
+    (void)peers.ranks[0]->wait_for_line("line: .*extra.gone .* left out");
+}
+
+TEST_CASE("a resume takes memory for the rank's own part alone") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    SavePeers(cluster, 4, {"memory", dir, "save"}).require_exits(0);
+    for (const int world_size : {1, 2}) {
+        SavePeers(cluster, world_size, {"memory", dir, "load"}, 2).require_exits(0);
+    }
+}
+
+TEST_CASE("a checkpoint of version 1, which an older build wrote, is resumed") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    std::filesystem::copy(DDPRUN_SOURCE_DIR "/tests/process/checkpoint_version_1", dir,
+                          std::filesystem::copy_options::recursive);
+    Peers peers(cluster, 2, {"checkpoint", dir, "4", "4"}, 2);
+    peers.require_exits(0);
+    (void)peers.lines("^resumed 4$");
+    // What that build has after a resume from there.
+    CHECK(peers.ranks[0]->wait_for_line("^values ") == "values 368616f48e83f250 of 0, total 1985");
+    CHECK(peers.ranks[1]->wait_for_line("^values ") == "values 22e8f10ef9fc0e63 of 1, total 1985");
+}
