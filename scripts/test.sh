@@ -188,6 +188,8 @@ if [ "$is_full" = yes ]; then
     suite "the C++ training, killed 200 times" release -R cluster_train_digits
     DDPRUN_GAN_KILLS=50 \
         suite "two networks trained against each other, killed 50 times" release -R cluster_gan
+    DDPRUN_SAVE_KILLS=200 \
+        suite "ranks that save together, killed 200 times" release -R save_process
     DDPRUN_RUNTIME_STEPS=100000 DDPRUN_RUNTIME_DEATHS=1000 \
         suite "the C++ runtime, 100,000 steps, 1,000 deaths" release -R runtime_process
     suite "large libraries in Python, each run on a terminal, jobs of Slurm and mpirun, NFS, \

@@ -162,6 +162,30 @@ int background(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// endless DIR: saves beside the training at each step, until it is killed. Says what each
+/// checkpoint holds, and which are on the disk.
+int endless(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    LargeTraining training(group);
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    const std::optional<std::int64_t> resumed = must(checkpoints.resume(training.state));
+    if (resumed) {
+        // Its buffers are rank 0's from the next pass on.
+        say(fmt::format("resumed {} {}", *resumed, training.hash(/*rank=*/1)));
+    }
+    say("trains");
+    for (;;) {
+        training.train_step(worker.rank());
+        const std::int64_t step = training.step;
+        say(fmt::format("saves {} {}", step, training.hash(/*rank=*/1)));
+        must(checkpoints.save_async(step, training.state));
+        if (step % 3 == 0) {
+            must(checkpoints.wait());
+            say(fmt::format("durable {}", step));
+        }
+    }
+}
+
 /// shards DIR save|load: each rank has some rows of a table of 7 rows and 5 columns, and some
 /// columns of another one.
 int shards(Worker& worker, const Arguments& arguments) {
@@ -343,7 +367,7 @@ int memory(Worker& worker, const Arguments& arguments) {
 
 int main(int argc, char** argv) {
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
-        {"background", background}, {"memory", memory},   {"no_memory", no_memory},
+        {"background", background}, {"endless", endless}, {"memory", memory},   {"no_memory", no_memory},
         {"one_cannot_write", one_cannot_write}, {"partial", partial}, {"refuses", refuses},
         {"shards", shards},         {"spread", spread},
     };

@@ -1,9 +1,20 @@
 // Checkpoints that several real ranks of the worker runtime write and read together.
 
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
+
+#include "base/rng.hpp"
 
 #include "tests/process/runtime_peers.hpp"
 #include "tests/support/catch.hpp"
@@ -56,6 +67,62 @@ TEST_CASE("a save beside the training holds what the training had when it began"
     SavePeers peers(cluster, world_size,
                     {"background", cluster.dir() / "checkpoints", steps_wait_by});
     peers.require_exits(0);
+}
+
+TEST_CASE("ranks that are killed while they save resume what was saved, and nothing that was durable "
+          "is lost") {
+    // $DDPRUN_SAVE_KILLS in place of 10.
+    const char* const more = std::getenv("DDPRUN_SAVE_KILLS");
+    const int kills = more != nullptr ? std::atoi(more) : 10;
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    Rng rng(random_seed());
+    std::map<std::int64_t, std::string> saved;  // by step, what both ranks had
+    std::int64_t durable = 0;
+    int resumes = 0;
+    for (int kill = 0; kill < kills; ++kill) {
+        SavePeers peers(cluster, 2, {"endless", dir}, static_cast<std::uint64_t>(kill) + 1);
+        (void)peers.lines("^trains$");
+        peers.ranks[0]->wait_for_lines("^(saves|durable) ", 1 + rng.below(7));
+        ::poll(nullptr, 0, static_cast<int>(rng.below(60)));  // somewhere in what comes next
+        const std::size_t victim = rng.below(2);
+        peers.ranks[victim]->signal(SIGKILL);
+        CHECK(peers.ranks[victim]->wait_exit() == -SIGKILL);
+        peers.ranks[1 - victim]->signal(SIGKILL);
+        std::string said;
+        for (Process* rank : peers.ranks) {
+            (void)rank->wait_exit();
+            said += rank->text();
+        }
+        std::istringstream lines(said);
+        std::map<std::int64_t, std::string> now;
+        std::int64_t newest_durable = durable;
+        for (std::string line; std::getline(lines, line);) {
+            std::istringstream words(line);
+            std::string what;
+            std::string hash;
+            std::int64_t step = 0;
+            words >> what >> step >> hash;
+            if (what == "resumed") {
+                ++resumes;
+                INFO("kill " << kill << ": " << line);
+                REQUIRE(step >= durable);
+                REQUIRE(saved.at(step) == hash);
+            } else if (what == "saves") {
+                now[step] = hash;
+            } else if (what == "durable") {
+                newest_durable = std::max(newest_durable, step);
+            }
+        }
+        for (const auto& [step, hash] : now) {
+            saved[step] = hash;
+        }
+        durable = newest_durable;
+    }
+    CHECK(resumes > 0);
+    CHECK(durable > 0);
+    std::printf("save: %d kills, %d ranks resumed, step %lld is durable\n", kills, resumes,
+                static_cast<long long>(durable));
 }
 
 TEST_CASE("parts that four ranks saved are resumed by any number of ranks") {

@@ -131,6 +131,9 @@ TEST_CASE("a manifest with a right checksum and wrong content is refused with th
         {with("m.safetensors", std::string(201, 'a')), "not allowed"},
         {with("\"size\":1", "\"size\":-1"), "\"size\" that is no number"},
         {with("\"size\":1", "\"size\":9223372036854775808"), "\"size\" that is no number"},
+        {with(file, file + "," + replaced(replaced(file, "\"size\":1", "\"size\":9223372036854775807"),
+                                          "m.safetensors", "n.safetensors")),
+         "\"size\" that is no number from 0 to 9223372036854775806"},
         {with(kSum, "x"), "checksum \"x\", which is none"},
         {with(kSum, std::string(32, 'A')), "which is none"},
     };

@@ -59,22 +59,24 @@ Result<void> check_checksum(const OpenFile& file, const ManifestFile& listed,
     return {};
 }
 
-Result<Manifest> look_into(const std::string& dir, std::int64_t step) {
-    const std::string folder = path_of(dir, step_folder_name(step));
-    const Result<UniqueFd> folder_fd = open_folder(folder);
-    if (!folder_fd) {
-        return folder_fd.error();
-    }
-    Result<Manifest> manifest = read_manifest(folder_fd->get(), folder, step);
+Result<Manifest> look_into(int folder_fd, const std::string& folder, std::int64_t step) {
+    Result<Manifest> manifest = read_manifest(folder_fd, folder, step);
     if (!manifest) {
         return manifest.error();
     }
     for (const ManifestFile& file : manifest->files) {
-        if (const Result<OpenFile> opened = open_listed(folder_fd->get(), folder, file); !opened) {
+        if (const Result<OpenFile> opened = open_listed(folder_fd, folder, file); !opened) {
             return opened.error();
         }
     }
     return manifest;
+}
+
+Result<Manifest> look_into(const std::string& dir, std::int64_t step) {
+    const std::string folder = path_of(dir, step_folder_name(step));
+    const Result<UniqueFd> folder_fd = open_folder(folder);
+    return folder_fd ? look_into(folder_fd->get(), folder, step)
+                     : Result<Manifest>(folder_fd.error());
 }
 
 }  // namespace ddprun::worker

@@ -25,8 +25,12 @@ namespace ddprun::worker {
 [[nodiscard]] Result<void> check_checksum(const OpenFile& file, const ManifestFile& listed,
                                           const std::string& checksum);
 
-/// Returns the manifest of a checkpoint in `dir` whose files all exist and have the right sizes.
-/// The tensors are not read.
+/// Returns the manifest in `folder`, which `folder_fd` holds open, if its files all exist and have
+/// the right sizes. The tensors are not read.
+[[nodiscard]] Result<Manifest> look_into(int folder_fd, const std::string& folder,
+                                         std::int64_t step);
+
+/// The same of a checkpoint in `dir`.
 [[nodiscard]] Result<Manifest> look_into(const std::string& dir, std::int64_t step);
 
 }  // namespace ddprun::worker

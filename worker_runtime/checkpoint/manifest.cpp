@@ -123,11 +123,14 @@ void read_files(const Json& list, Manifest& manifest, std::optional<Error>& prob
         return;
     }
     std::set<std::string> names;
+    std::uint64_t bytes = 0;
+    constexpr std::uint64_t kBytesMax = std::numeric_limits<std::int64_t>::max();
     for (const Json& object : list) {
         Fields fields(object, "a file of the manifest", problem);
         ManifestFile& file = manifest.files.emplace_back();
         file.name = fields.text("name");
-        file.size = fields.number("size", 0, std::numeric_limits<std::int64_t>::max());
+        file.size = fields.number("size", 0, kBytesMax - bytes);
+        bytes += file.size;
         file.xxh3_128 = fields.text("xxh3_128");
         fields.finish();
         if (!is_plain_name(file.name)) {

@@ -13,7 +13,12 @@
 namespace ddprun::worker {
 
 Result<CheckpointOutline> outline_of_checkpoint(const std::string& dir, std::int64_t step) {
-    const Result<Manifest> manifest = look_into(dir, step);
+    const std::string folder = path_of(dir, step_folder_name(step));
+    const Result<UniqueFd> folder_fd = open_folder(folder);
+    if (!folder_fd) {
+        return folder_fd.error();
+    }
+    const Result<Manifest> manifest = look_into(folder_fd->get(), folder, step);
     if (!manifest) {
         return manifest.error();
     }
@@ -22,11 +27,10 @@ Result<CheckpointOutline> outline_of_checkpoint(const std::string& dir, std::int
     for (const ManifestFile& file : manifest->files) {
         outline.bytes += file.size;
     }
-    const std::string path =
-        path_of(path_of(dir, step_folder_name(step)), std::string(kManifestName));
+    const std::string name(kManifestName);
     struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) {
-        return system_error(errno, path + " cannot be examined");
+    if (::fstatat(folder_fd->get(), name.c_str(), &status, 0) != 0) {
+        return system_error(errno, path_of(folder, name) + " cannot be examined");
     }
     constexpr std::int64_t kMsPerSecond = 1000;
     constexpr std::int64_t kLatest = std::int64_t{1} << 40;  // A file may have any time.

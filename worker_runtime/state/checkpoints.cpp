@@ -163,10 +163,29 @@ Result<void> Checkpoints::agreed(std::int64_t step, const char* what, const Resu
 }
 
 Result<void> Checkpoints::save(std::int64_t step, const TrainingState& state) {
+    if (const std::optional<Instant> deadline = worker_.stop_deadline()) {
+        say_time_left(step, *deadline);
+    }
     return timed([&] {
         (void)wait();
-        return write(step, state);
+        const Instant begin = std::chrono::steady_clock::now();
+        Result<void> written = write(step, state);
+        last_save_ = std::chrono::steady_clock::now() - begin;
+        return written;
     });
+}
+
+void Checkpoints::say_time_left(std::int64_t step, Instant deadline) const {
+    using Seconds = std::chrono::duration<double>;
+    if (worker_.local_rank() != 0) {
+        return;
+    }
+    const Seconds left = deadline - std::chrono::steady_clock::now();
+    const std::string last =
+        last_save_ ? fmt::format("the last save took {:.1f} s", Seconds(*last_save_).count())
+                   : std::string("this is the first save");
+    options_.say(fmt::format("step {} is saved before this node's workers are killed in {:.1f} s; {}",
+                             step, left.count(), last));
 }
 
 Result<void> Checkpoints::save_async(std::int64_t step, const TrainingState& state) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/instant.hpp"
 #include "base/result.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 #include "worker_runtime/job/worker.hpp"
@@ -98,6 +99,8 @@ private:
     [[nodiscard]] Result<void> write(std::int64_t step, const TrainingState& state);
     [[nodiscard]] Result<void> begin_async(std::int64_t step, const TrainingState& state);
     [[nodiscard]] worker::PublishOptions publish_options() const;
+    /// A line, on one rank of a node that was asked to leave.
+    void say_time_left(std::int64_t step, Instant deadline) const;
     [[nodiscard]] Result<std::optional<std::int64_t>> load(TrainingState& state,
                                                            const TrainingState::Comparison& how);
     /// Success if `own` is one on every rank; else, on all, an error that says where it is not.
@@ -108,6 +111,7 @@ private:
     const Worker& worker_;
     ProcessGroup group_;
     CheckpointsOptions options_;
+    std::optional<Duration> last_save_;  ///< how long it took
     std::unique_ptr<worker::BackgroundSave> background_;  ///< from the first save_async() on
 };
 

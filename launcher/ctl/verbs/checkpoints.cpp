@@ -14,6 +14,7 @@
 #include "launcher/ctl/json_field.hpp"
 #include "launcher/ctl/runs_text.hpp"
 #include "launcher/ctl/verbs/verbs.hpp"
+#include "worker_runtime/checkpoint/checkpoint_files.hpp"
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
 #include "worker_runtime/checkpoint/folder.hpp"
 #include "worker_runtime/checkpoint/verification.hpp"
@@ -89,7 +90,7 @@ Result<CheckpointOutline> look(const CheckpointsOptions& options, std::int64_t s
 /// Identifies the folder that has a checkpoint's name now; 0: none has.
 ino_t folder_of(const CheckpointsOptions& options, std::int64_t step) {
     struct stat status {};
-    const std::string path = options.dir + "/" + worker::step_folder_name(step);
+    const std::string path = worker::path_of(options.dir, worker::step_folder_name(step));
     return ::stat(path.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
@@ -200,7 +201,7 @@ Action declare_checkpoints(CLI::App& verb) {
         ->check(at_least<std::int64_t>(0));
     verb.add_flag("--json", options->wants_json, "one object a line");
     verb.footer(R"(
-DIR has the checkpoints of a training in C++ (ddprun::Checkpoints). The newest
+DIR has the checkpoints of a training with ddprun::Checkpoints. The newest
 comes first. list looks whether all files exist and have the right sizes;
 verify also reads them and compares their checksums, while a training goes on,
 too. The exit code is 1 if a checkpoint is damaged, cannot be read, or if there
