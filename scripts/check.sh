@@ -31,6 +31,8 @@ tables_of_flags() { python3 tests/unit/test_flag_tables.py && scripts/flag_table
 
 layout_of_the_page() { python3 tests/unit/test_page_layout.py && scripts/page_layout.py --check; }
 
+pictures() { python3 tests/unit/test_pictures.py && scripts/pictures.py --check; }
+
 runs_on_gpus() { python3 tests/unit/test_gpu_runs.py && scripts/gpu_runs.py --check; }
 
 names_of_events() { python3 tests/unit/test_event_names.py; }
@@ -65,8 +67,8 @@ for path in sys.argv[1:]:
 passed=0
 failed=0
 for check in formatting house_rules rules_of_the_rules table_of_limits tables_of_flags \
-    layout_of_the_page runs_on_gpus names_of_events no_large_files no_private_keys shell_syntax \
-    python_syntax; do
+    layout_of_the_page pictures runs_on_gpus names_of_events no_large_files no_private_keys \
+    shell_syntax python_syntax; do
     if output=$("$check" 2>&1); then
         printf 'check: %s: ok\n' "${check//_/ }"
         passed=$((passed + 1))
