@@ -31,8 +31,8 @@ TORCH_FILES = ("worker_runtime/comm/", "worker_runtime/data/", "worker_runtime/j
 THREAD_FILES = ("rendezvous/store/net/store_server", "rendezvous/journal/sqlite_journal.cpp",
                 "rendezvous/server/log_writer", "agent/output/worker_output",
                 "agent/daemon/life_watch", "worker_runtime/comm/call_within",
-                "worker_runtime/comm/peer_watch", "worker_runtime/comm/work_deadlines", "tests/",
-                "base/os/file_look.")
+                "worker_runtime/comm/peer_watch", "worker_runtime/comm/work_deadlines",
+                "worker_runtime/state/background_save", "tests/", "base/os/file_look.")
 
 # (rule, pattern on code without comments and strings, what to do, where it applies)
 BANNED = [

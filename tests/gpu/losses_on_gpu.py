@@ -86,7 +86,7 @@ class LossesOnGpu(unittest.TestCase):
         cls.dice = random.Random(options.seed)
         # A kill is meant for one of the three steps behind a checkpoint. On a busy machine it may
         # come later, and must find the training at work.
-        cls.last = 10 * options.kills + OPERATIONS
+        cls.last = 25 * options.kills + OPERATIONS
         cls.last_of_faults = OPERATIONS  # A step has an operation at least.
         cls.undisturbed = Undisturbed(cls.last)
         say(f"seed {options.seed}; microseconds of each place: " +

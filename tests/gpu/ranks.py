@@ -139,7 +139,7 @@ class Ranks:
         while rank_of:
             readable = select.select(list(rank_of), [], [], DEADLINE)[0]
             if not readable:
-                break  # None has said anything for so long.
+                break  # All are silent for so long.
             for pipe in readable:
                 if not self.read(rank_of[pipe], 0):
                     del rank_of[pipe]

@@ -514,7 +514,7 @@ int misfit_on_one(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
-/// What is not alike on every rank is rank 0's.
+/// Rank 0 alone has the values: they may differ among ranks.
 int take_state(Worker& worker, const Arguments& /*arguments*/) {
     ProcessGroup group = must(worker.process_group());
     const Trained trained(worker);

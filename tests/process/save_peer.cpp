@@ -1,6 +1,6 @@
 // One rank of the tests of saving and resuming by all ranks together: `save_peer SCENARIO
-// [arguments]`. Says what it sees, one line each; exits 1 with a line that starts with "wrong:" when
-// something is not as it must be.
+// [arguments]`. Says what it sees, one line each; exits 1 with a line that starts with "wrong:"
+// when something is not as it must be.
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -53,7 +53,8 @@ struct LargeTraining {
 
     void train_step(int rank, const Checkpoints* gate = nullptr) {
         optimizer.zero_grad();
-        const torch::Tensor inputs = torch::full({4, 2048}, 0.01 * static_cast<double>(rank + step));
+        const torch::Tensor inputs =
+            torch::full({4, 2048}, 0.01 * static_cast<double>(rank + step));
         const torch::Tensor noise = torch::rand_like(inputs);
         model.forward(inputs + noise).pow(2).mean().backward();
         if (gate != nullptr) {
@@ -63,7 +64,7 @@ struct LargeTraining {
         ++step;
     }
 
-    /// Of all parameters and momenta, and of the buffers of rank 0, which all have from the next
+    /// Covers all parameters and momenta, and rank 0's buffers, which all ranks have from the next
     /// forward pass on.
     std::string hash(int rank) {
         std::size_t sum = 0;
@@ -153,8 +154,7 @@ int background(Worker& worker, const Arguments& arguments) {
                 fmt::format("the checkpoint of step {} is not what was saved", newest));
         must(group.barrier());
         if (worker.rank() == 0) {
-            std::filesystem::remove_all(
-                fmt::format("{}/step-{:012}", arguments.at(0), newest));
+            std::filesystem::remove_all(fmt::format("{}/step-{:012}", arguments.at(0), newest));
         }
         must(group.barrier());
     }
@@ -367,9 +367,15 @@ int memory(Worker& worker, const Arguments& arguments) {
 
 int main(int argc, char** argv) {
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
-        {"background", background}, {"endless", endless}, {"memory", memory},   {"no_memory", no_memory},
-        {"one_cannot_write", one_cannot_write}, {"partial", partial}, {"refuses", refuses},
-        {"shards", shards},         {"spread", spread},
+        {"background", background},
+        {"endless", endless},
+        {"memory", memory},
+        {"no_memory", no_memory},
+        {"one_cannot_write", one_cannot_write},
+        {"partial", partial},
+        {"refuses", refuses},
+        {"shards", shards},
+        {"spread", spread},
     };
     torch::set_num_threads(1);
     return ddprun::run(argc, argv, [&](Worker& worker) {

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "base/rng.hpp"
-
 #include "tests/process/runtime_peers.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/cluster.hpp"
@@ -69,8 +68,9 @@ TEST_CASE("a save beside the training holds what the training had when it began"
     peers.require_exits(0);
 }
 
-TEST_CASE("ranks that are killed while they save resume what was saved, and nothing that was durable "
-          "is lost") {
+TEST_CASE(
+    "ranks that are killed while they save resume what was saved, and nothing that was durable "
+    "is lost") {
     // $DDPRUN_SAVE_KILLS in place of 10.
     const char* const more = std::getenv("DDPRUN_SAVE_KILLS");
     const int kills = more != nullptr ? std::atoi(more) : 10;
@@ -198,7 +198,7 @@ TEST_CASE("a checkpoint of version 1, which an older build wrote, is resumed") {
     Peers peers(cluster, 2, {"checkpoint", dir, "4", "4"}, 2);
     peers.require_exits(0);
     (void)peers.lines("^resumed 4$");
-    // What that build has after a resume from there.
+    // That build prints the same after a resume from there.
     CHECK(peers.ranks[0]->wait_for_line("^values ") == "values 368616f48e83f250 of 0, total 1985");
     CHECK(peers.ranks[1]->wait_for_line("^values ") == "values 22e8f10ef9fc0e63 of 1, total 1985");
 }

@@ -65,7 +65,7 @@ inline TensorView tensor(const std::string& name, const std::string& dtype,
     return {.name = name, .dtype = dtype, .shape = std::move(shape), .bytes = bytes_of(bytes)};
 }
 
-/// Of a tensor that lies in one part.
+/// The bytes of a tensor that lies in one part.
 inline std::string text_of(const StoredTensor& stored) {
     REQUIRE(stored.parts.size() == 1);
     return text_of(stored.parts.front().bytes);

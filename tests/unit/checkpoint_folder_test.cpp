@@ -371,6 +371,17 @@ TEST_CASE("the newest are kept and older ones go") {
     CHECK(steps_in(folder.path()) == Steps{7});
 }
 
+TEST_CASE("checkpoints of every so many steps are kept for good, beside the newest") {
+    const TempDir folder;
+    for (std::int64_t step = 1; step <= 11; ++step) {
+        REQUIRE(publish(folder.path(), step, 1, {.keep = 2, .keep_every = 4}));
+    }
+    CHECK(steps_in(folder.path()) == Steps{11, 10, 8, 4});
+    // One that was just written counts as the newest, also if it is one of those.
+    REQUIRE(publish(folder.path(), 12, 1, {.keep = 2, .keep_every = 4}));
+    CHECK(steps_in(folder.path()) == Steps{12, 11, 8, 4});
+}
+
 TEST_CASE("torn checkpoints are not counted, and what was just written stays") {
     const TempDir folder;
     const PublishOptions two{.keep = 2};

@@ -1,7 +1,5 @@
 // Boxes within tensors: what two have in common, whether they cover a tensor, who writes what.
 
-#include "worker_runtime/checkpoint/layout.hpp"
-
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -11,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/rng.hpp"
+#include "worker_runtime/checkpoint/layout.hpp"
 
 using namespace ddprun;
 using namespace ddprun::worker;
@@ -121,9 +120,9 @@ TEST_CASE("boxes cover a tensor if each element is in exactly one") {
             is_double = is_double || owners > 1;
         }
         const std::string error = error_of(shape, boxes);
-        const std::string verdict = error.empty()                                  ? "covered"
+        const std::string verdict = error.empty()                                ? "covered"
                                     : error.find("in none") != std::string::npos ? "hole"
-                                                                                   : "double";
+                                                                                 : "double";
         REQUIRE(verdict == (is_double ? "double" : is_hole ? "hole" : "covered"));
         ++verdicts[verdict];
     }
@@ -138,8 +137,7 @@ TEST_CASE("what is wrong with boxes is said with the place of the first element"
     // The hole that is invisible to a reader of offsets alone.
     CHECK(error_of({4}, {{{0}, {3}}}) ==
           "the element at [3] of a tensor of shape [4] is in none of its parts");
-    CHECK(error_of({4}, {{{2}, {3}}}) ==
-          "a part of shape [3] at [2] is not within the shape [4]");
+    CHECK(error_of({4}, {{{2}, {3}}}) == "a part of shape [3] at [2] is not within the shape [4]");
     CHECK_FALSE(error_of({4}, {{{0, 0}, {4, 1}}}).empty());
     CHECK_FALSE(error_of({4}, {{{-1}, {5}}}).empty());
     CHECK_FALSE(error_of({4}, {{{INT64_MAX}, {INT64_MAX}}}).empty());

@@ -104,7 +104,8 @@ TEST_CASE("a manifest with a right checksum and wrong content is refused with th
         {signed_text("{\"a\":1} x"), "not JSON"},
         {with("ddprun checkpoint", "other"), "does not have the format"},
         {with("\"version\":1", "\"version\":3"),
-         "the manifest is of version 3, this build of ddprun reads 1 to 2; use the build that wrote"},
+         "the manifest is of version 3, this build of ddprun reads 1 to 2; use the build that "
+         "wrote"},
         {with("\"version\":1", "\"version\":0"), "\"version\" that is no number"},
         {with("\"step\":3", "\"step\":-3"), "\"step\" that is no number"},
         {with("\"step\":3", "\"step\":3.0"), "\"step\" that is no number"},
@@ -131,8 +132,9 @@ TEST_CASE("a manifest with a right checksum and wrong content is refused with th
         {with("m.safetensors", std::string(201, 'a')), "not allowed"},
         {with("\"size\":1", "\"size\":-1"), "\"size\" that is no number"},
         {with("\"size\":1", "\"size\":9223372036854775808"), "\"size\" that is no number"},
-        {with(file, file + "," + replaced(replaced(file, "\"size\":1", "\"size\":9223372036854775807"),
-                                          "m.safetensors", "n.safetensors")),
+        {with(file, file + "," +
+                        replaced(replaced(file, "\"size\":1", "\"size\":9223372036854775807"),
+                                 "m.safetensors", "n.safetensors")),
          "\"size\" that is no number from 0 to 9223372036854775806"},
         {with(kSum, "x"), "checksum \"x\", which is none"},
         {with(kSum, std::string(32, 'A')), "which is none"},

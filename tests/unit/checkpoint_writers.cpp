@@ -83,7 +83,8 @@ TEST_CASE("parts that two processes wrote are one tensor, and whole ones are whe
     written.add(tensor_file_name("model", 1, 2), "model.",
                 {rows("model.weight", all, 0, 4), tensor("model.bias", "F32", {1}, bias)});
     written.add(tensor_file_name("model", 2, 2), "model.", {rows("model.weight", all, 4, 6)});
-    written.add(tensor_file_name("training", 1, 1), "", {tensor("optimizer.lr.0", "F32", {}, bias)});
+    written.add(tensor_file_name("training", 1, 1), "",
+                {tensor("optimizer.lr.0", "F32", {}, bias)});
     const std::string path = publish(written.partial, written.manifest, {}).value();
     CHECK(names_in(path) == Names{"manifest.json", "model-00001-of-00002.safetensors",
                                   "model-00002-of-00002.safetensors",
@@ -135,9 +136,9 @@ TEST_CASE("the index says where each tensor of the model lies") {
             .value());
     const std::string path = publish(written.partial, written.manifest, {}).value();
     const auto index = nlohmann::json::parse(read_text(path + "/model.safetensors.index.json"));
-    CHECK(index == nlohmann::json{{"metadata", {{"total_size", 4}}},
-                                  {"weight_map",
-                                   {{"fc.weight", "model-00001-of-00001.safetensors"}}}});
+    CHECK(index ==
+          nlohmann::json{{"metadata", {{"total_size", 4}}},
+                         {"weight_map", {{"fc.weight", "model-00001-of-00001.safetensors"}}}});
     CHECK(read_checkpoint(folder.path(), 3).value().tensors.count("model.fc.weight") == 1);
     // Its bytes are verified as those of all files are.
     write_text(path + "/model.safetensors.index.json",

@@ -49,10 +49,10 @@ struct ReadShare {
     std::size_t readers = 1;
 };
 
-/// Maps all files of one checkpoint, and verifies the share's. The error says in one line which file
-/// is wrong and how: torn, truncated, another checksum, no manifest, …; its code is NotFound only if
-/// a file or folder is missing. Files that shrink later, which no writer of ours does, end a process
-/// that reads there with SIGBUS.
+/// Maps all files of one checkpoint, and verifies the share's. The error says in one line which
+/// file is wrong and how: torn, truncated, another checksum, no manifest, …; its code is NotFound
+/// only if a file or folder is missing. Files that shrink later, which no writer of ours does, end
+/// a process that reads there with SIGBUS.
 [[nodiscard]] Result<LoadedCheckpoint> read_checkpoint(const std::string& dir, std::int64_t step,
                                                        const ReadShare& share = {});
 

@@ -60,8 +60,9 @@ struct OpenFile {
 /// The file's bytes, read into memory.
 [[nodiscard]] Result<FileBytes> read_file(const OpenFile& file);
 
-/// The file's bytes, mapped, to be read only. All are brought into the page cache first: a disk that
-/// fails is an error here and no signal later. (Linux before 5.14 brings them at the first access.)
+/// The file's bytes, mapped, to be read only. All are brought into the page cache first: a disk
+/// that fails is an error here and no signal later. (Linux before 5.14 brings them at the first
+/// access.)
 [[nodiscard]] Result<FileBytes> map_file(const OpenFile& file);
 
 /// Is called with the number of bytes that were just read.

@@ -95,8 +95,8 @@ std::optional<Box> overlap(const Box& left, const Box& right) {
     Box both;
     for (std::size_t d = 0; d < left.offsets.size(); ++d) {
         const std::int64_t begin = std::max(left.offsets[d], right.offsets[d]);
-        const std::int64_t end = std::min(left.offsets[d] + left.lengths[d],
-                                          right.offsets[d] + right.lengths[d]);
+        const std::int64_t end =
+            std::min(left.offsets[d] + left.lengths[d], right.offsets[d] + right.lengths[d]);
         if (end <= begin) {
             return std::nullopt;
         }
@@ -165,8 +165,8 @@ Result<void> check_cover(const std::vector<std::int64_t>& shape, const std::vect
 
 std::vector<int> share_out(const std::vector<std::uint64_t>& sizes, int world_size) {
     const std::uint64_t all = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
-    const auto writers = static_cast<int>(std::clamp<std::uint64_t>(
-        all / kShareBytesMin, 1, static_cast<std::uint64_t>(world_size)));
+    const auto writers = static_cast<int>(
+        std::clamp<std::uint64_t>(all / kShareBytesMin, 1, static_cast<std::uint64_t>(world_size)));
     std::vector<std::size_t> largest_first(sizes.size());
     std::iota(largest_first.begin(), largest_first.end(), std::size_t{0});
     std::stable_sort(

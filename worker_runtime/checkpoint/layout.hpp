@@ -21,7 +21,7 @@ struct Box {
     friend bool operator==(const Box&, const Box&) = default;
 };
 
-/// Where a part lies in its whole tensor. The lengths of the part are its own shape.
+/// The place of a part in its whole tensor. The lengths of the part are its own shape.
 struct Layout {
     std::vector<std::int64_t> global_shape;
     std::vector<std::int64_t> offsets;

@@ -229,9 +229,10 @@ Result<Manifest> parse_manifest(std::string_view text) {
     }
     const std::uint64_t version = fields.number("version", 1, kMost);
     if (version > kManifestVersion) {
-        fields.refuse(fmt::format("is of version {}, this build of ddprun reads 1 to {}; use the "
-                                  "build that wrote it, or a newer one",
-                                  version, kManifestVersion));
+        fields.refuse(
+            fmt::format("is of version {}, this build of ddprun reads 1 to {}; use the "
+                        "build that wrote it, or a newer one",
+                        version, kManifestVersion));
     }
     manifest.info.step = static_cast<std::int64_t>(fields.number("step", 0, kMost / 2));
     manifest.info.generation = Generation(fields.number("generation", 0, kMost));

@@ -14,8 +14,8 @@
 namespace ddprun::worker {
 
 constexpr std::string_view kManifestName = "manifest.json";
-/// What is written. Version 1, in which one process wrote one file with all tensors under their full
-/// names, is read as well.
+/// Manifests are written in this version. Version 1, in which one process wrote one file with all
+/// tensors under their full names, is read as well.
 constexpr int kManifestVersion = 2;
 /// Bounds on what is written and read.
 constexpr std::size_t kManifestBytesMax = 16UL << 20;

@@ -14,8 +14,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/os/unique_fd.hpp"
-#include "worker_runtime/checkpoint/checkpoint_folder.hpp"
 #include "worker_runtime/checkpoint/checkpoint_files.hpp"
+#include "worker_runtime/checkpoint/checkpoint_folder.hpp"
 #include "worker_runtime/checkpoint/file_io.hpp"
 #include "worker_runtime/checkpoint/folder.hpp"
 #include "worker_runtime/checkpoint/safetensors.hpp"

@@ -10,8 +10,8 @@
 #include "worker_runtime/checkpoint/manifest.hpp"
 #include "worker_runtime/checkpoint/tensor_view.hpp"
 
-/// A checkpoint that the processes of a job write together. One of them, the leader, begins it; each
-/// writes files into it; the leader publishes it, when all have, or abandons it. Until it is
+/// A checkpoint that the processes of a job write together. One of them, the leader, begins it;
+/// each writes files into it; the leader publishes it, when all have, or abandons it. Until it is
 /// published no reader takes it. Blocking; for any one thread.
 namespace ddprun::worker {
 
@@ -59,13 +59,13 @@ struct PartialCheckpoint {
     const PartialCheckpoint& partial, const std::map<std::string, std::string>& file_by_tensor,
     std::uint64_t bytes);
 
-/// Leader, when all `manifest.files` are written: writes the manifest, syncs the folder, renames it,
-/// syncs `dir`, and removes checkpoints that are too old; returns the checkpoint's path. Readers see
-/// the older state until the rename. On success the checkpoint survives a loss of power. On failure
-/// nothing of it is left. A checkpoint of the same step is replaced. Refused when isolated.
+/// Leader, when all `manifest.files` are written: writes the manifest, syncs the folder, renames
+/// it, syncs `dir`, and removes checkpoints that are too old; returns the checkpoint's path.
+/// Readers see the older state until the rename. On success the checkpoint survives a loss of
+/// power. On failure nothing of it is left. A checkpoint of the same step is replaced. Refused when
+/// isolated.
 [[nodiscard]] Result<std::string> publish(const PartialCheckpoint& partial,
-                                          const Manifest& manifest,
-                                          const PublishOptions& options);
+                                          const Manifest& manifest, const PublishOptions& options);
 
 /// Leader: removes it. Another process that still writes then fails.
 void abandon(const PartialCheckpoint& partial);

@@ -94,7 +94,7 @@ std::optional<Error> check_tensor(const TensorView& tensor, const std::string& p
 static_assert(std::endian::native == std::endian::little,
               "the header's size and the tensors are written as they lie in memory");
 
-/// Where each tensor lies in its whole, if one is a part.
+/// The place of each tensor in its whole; nothing if none is a part.
 std::optional<std::string> sharding_text(const std::vector<const TensorView*>& tensors,
                                          const std::string& prefix) {
     if (std::none_of(tensors.begin(), tensors.end(),
@@ -186,9 +186,10 @@ Result<std::map<std::string, Layout>> parse_sharding(const SafetensorsHeader& he
             place == json->end() ? std::nullopt : numbers_in(*place, "saved_offsets");
         const auto shape = place == json->end() ? std::nullopt : numbers_in(*place, "global_shape");
         if (!offsets || !shape) {
-            return bad_file(fmt::format("{} has no \"saved_offsets\" and \"global_shape\" of "
-                                        "tensor {}",
-                                        kShardingKey, in_quotes(entry.name)));
+            return bad_file(
+                fmt::format("{} has no \"saved_offsets\" and \"global_shape\" of "
+                            "tensor {}",
+                            kShardingKey, in_quotes(entry.name)));
         }
         Layout layout{.global_shape = *shape, .offsets = *offsets};
         const Result<std::uint64_t> bytes = tensor_bytes(entry.dtype, layout.global_shape);
@@ -312,8 +313,8 @@ Result<std::vector<TensorView>> parse_safetensors(std::span<const std::byte> fil
     }
     const std::string prefix = header->metadata[kPrefixKey];
     if (!prefix.empty() && !prefix.ends_with('.')) {
-        return bad_file(fmt::format("{} is {}, which does not end with a dot", kPrefixKey,
-                                    in_quotes(prefix)));
+        return bad_file(
+            fmt::format("{} is {}, which does not end with a dot", kPrefixKey, in_quotes(prefix)));
     }
     const std::span<const std::byte> data = file.subspan(kSizeBytes + header_bytes);
     std::sort(header->entries.begin(), header->entries.end(),

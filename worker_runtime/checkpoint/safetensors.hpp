@@ -16,8 +16,8 @@ namespace ddprun::worker {
 
 /// The header's size may not be larger; the same bound as the reference implementation's.
 constexpr std::size_t kSafetensorsHeaderBytesMax = 100'000'000;
-/// Keys of texts about the file, beside "format": the prefix of its names, and, if a tensor of it is
-/// a part, for every tensor of it `{"<name>":{"saved_offsets":[…],"global_shape":[…]},…}`.
+/// Keys of texts about the file, beside "format": the prefix of its names, and, if a tensor of it
+/// is a part, for every tensor of it `{"<name>":{"saved_offsets":[…],"global_shape":[…]},…}`.
 /// PyTorch's HuggingFaceStorageReader reads the offsets; without the shape a tensor whose last part
 /// is lost would look smaller instead of torn.
 constexpr const char* kPrefixKey = "ddprun_prefix";
@@ -35,11 +35,11 @@ struct SafetensorsPlan {
     std::vector<const TensorView*> tensors;
 };
 
-/// Names in the file lack `prefix`, with which all names of `tensors` begin; it ends with a dot, and
-/// readers of ours put it back. Parts of tensors get what torch.distributed.checkpoint reads as well.
-/// Refuses what no reader would take: an unknown type, a name that occurs twice, is no UTF-8 or is
-/// reserved, bytes that do not fit type and shape, a part that is not within its tensor, a header
-/// over the bound.
+/// Names in the file lack `prefix`, with which all names of `tensors` begin; it ends with a dot,
+/// and readers of ours put it back. Parts of tensors get what torch.distributed.checkpoint reads as
+/// well. Refuses what no reader would take: an unknown type, a name that occurs twice, is no UTF-8
+/// or is reserved, bytes that do not fit type and shape, a part that is not within its tensor, a
+/// header over the bound.
 [[nodiscard]] Result<SafetensorsPlan> plan_safetensors(const std::vector<TensorView>& tensors,
                                                        const std::string& prefix = {});
 

@@ -33,7 +33,6 @@ struct SafetensorsHeader {
 };
 
 /// Refuses any JSON but the format's, and names that occur twice. Never throws.
-[[nodiscard]] Result<SafetensorsHeader> parse_safetensors_header(
-    std::span<const std::byte> header);
+[[nodiscard]] Result<SafetensorsHeader> parse_safetensors_header(std::span<const std::byte> header);
 
 }  // namespace ddprun::worker

@@ -18,7 +18,7 @@ struct TensorView {
     std::string dtype;
     std::vector<std::int64_t> shape;
     std::span<const std::byte> bytes;
-    /// Of a part; nothing: this is the whole tensor.
+    /// The place of a part; nothing: this is the whole tensor.
     std::optional<Layout> layout = std::nullopt;
 };
 

@@ -666,8 +666,8 @@ Result<std::optional<ProcessGroup>> ProcessGroup::subgroup(const std::vector<int
     worker::BackendPlace at = state_->at;
     at.rank = static_cast<int>(std::distance(members.begin(), own));
     at.world_size = static_cast<int>(members.size());
-    const Result<std::shared_ptr<State>> part = connect_part(
-        at, fmt::format("making a sub-group of ranks {}", fmt::join(ranks, ", ")));
+    const Result<std::shared_ptr<State>> part =
+        connect_part(at, fmt::format("making a sub-group of ranks {}", fmt::join(ranks, ", ")));
     if (!part) {
         return part.error();
     }

@@ -167,9 +167,9 @@ public:
     /// is none of the training's waits. Every rank calls it. It ends with this group.
     [[nodiscard]] Result<ProcessGroup> gloo_twin();
 
-    /// Waits for saves beside the training and for all ranks, then lets go of the connections, those of the sub-groups too: no
-    /// rank sees a peer vanish that has merely finished first. Later calls fail. A second call does
-    /// nothing.
+    /// Waits for saves beside the training and for all ranks, then lets go of the connections,
+    /// those of the sub-groups too: no rank sees a peer vanish that has merely finished first.
+    /// Later calls fail. A second call does nothing.
     [[nodiscard]] Result<void> finish();
 
 private:

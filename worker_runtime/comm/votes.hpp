@@ -5,8 +5,8 @@
 #include "base/result.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 
-/// What the ranks of a group find together. Every rank calls the same function, and all get the same
-/// answer.
+/// Questions that the ranks of a group answer together. Every rank calls the same function, and all
+/// get the same answer.
 namespace ddprun::worker {
 
 /// The lowest rank whose `is_right` is false; none if all are right.

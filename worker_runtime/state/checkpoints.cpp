@@ -82,7 +82,8 @@ Result<std::optional<std::int64_t>> Checkpoints::resume(TrainingState& state,
 }
 
 Result<std::int64_t> Checkpoints::load_weights(TrainingState& state) {
-    const Result<std::optional<std::int64_t>> step = load(state, {.scope = TrainingState::Scope::Models});
+    const Result<std::optional<std::int64_t>> step =
+        load(state, {.scope = TrainingState::Scope::Models});
     if (!step) {
         return step.error();
     }
@@ -128,7 +129,8 @@ Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
         if (const Result<void> fits = agreed(step, "does not fit this program", fit); !fits) {
             return fits.error();
         }
-        for (const std::string& line : group_.rank() == 0 ? fit->lines : std::vector<std::string>()) {
+        for (const std::string& line :
+             group_.rank() == 0 ? fit->lines : std::vector<std::string>()) {
             options_.say(fmt::format("resuming at step {}: {}", step, line));
         }
         if (const Result<void> done = agreed(step, "could not be put back", fit->put_back());
@@ -184,8 +186,9 @@ void Checkpoints::say_time_left(std::int64_t step, Instant deadline) const {
     const std::string last =
         last_save_ ? fmt::format("the last save took {:.1f} s", Seconds(*last_save_).count())
                    : std::string("this is the first save");
-    options_.say(fmt::format("step {} is saved before this node's workers are killed in {:.1f} s; {}",
-                             step, left.count(), last));
+    options_.say(
+        fmt::format("step {} is saved before this node's workers are killed in {:.1f} s; {}", step,
+                    left.count(), last));
 }
 
 Result<void> Checkpoints::save_async(std::int64_t step, const TrainingState& state) {

@@ -24,7 +24,7 @@ struct CheckpointsOptions {
     int keep = 3;  ///< newest checkpoints kept
     /// Above 0: checkpoints whose step is a multiple of it are kept, too.
     std::int64_t keep_every = 0;
-    /// What save_async() does when the save before it is still under way on a rank.
+    /// How save_async() goes on when the save before it is still under way on a rank.
     enum class WhileSaving { Wait, Refuse };
     WhileSaving while_saving = WhileSaving::Wait;
     /// Gets a line, on one rank, when a checkpoint is passed over, one could not be written beside
@@ -42,8 +42,8 @@ struct ResumeOptions {
 };
 
 /// The checkpoints of one job in a folder that all nodes see (worker_runtime/checkpoint/README.md
-/// is the format). Every rank calls the same functions in the same order. What is alike on every
-/// rank is written once, shared out over the ranks; each rank writes its own parts. The worker and
+/// is the format). Every rank calls the same functions in the same order. The ranks share out the
+/// tensors that are alike on all of them, and each writes its own parts. The worker and
 /// the group outlive this. One thread.
 class Checkpoints {
 public:
@@ -75,13 +75,13 @@ public:
     /// gradients of no_sync() passes, which a checkpoint does not hold, are not averaged yet.
     [[nodiscard]] Result<void> save(std::int64_t step, const TrainingState& state);
 
-    /// The same beside the training. What the next forward pass may change is copied before it
-    /// returns: buffers, random states, values, added tensors. A thread copies parameters and
+    /// The same beside the training. Before it returns it copies all that the next forward pass may
+    /// change: buffers, random states, values, added tensors. A thread copies parameters and
     /// optimizer state, which only a step changes, and then writes. A DistributedDataParallel waits
-    /// for the copies at the end of a backward pass; without one call before_step(). Fails as save()
-    /// does in what is known at once, and when memory for the copies is short or the save before is
-    /// still under way and WhileSaving::Refuse was chosen. wait() returns the rest; a failure is
-    /// also one line, and the training goes on.
+    /// for the copies at the end of a backward pass; without one call before_step(). Fails as
+    /// save() does in what is known at once, and when memory for the copies is short or the save
+    /// before is still under way and WhileSaving::Refuse was chosen. wait() returns the rest; a
+    /// failure is also one line, and the training goes on.
     [[nodiscard]] Result<void> save_async(std::int64_t step, const TrainingState& state);
 
     /// Waits until an optimizer may step. A DistributedDataParallel does it by itself.
@@ -111,7 +111,7 @@ private:
     const Worker& worker_;
     ProcessGroup group_;
     CheckpointsOptions options_;
-    std::optional<Duration> last_save_;  ///< how long it took
+    std::optional<Duration> last_save_;                   ///< how long it took
     std::unique_ptr<worker::BackgroundSave> background_;  ///< from the first save_async() on
 };
 

@@ -139,7 +139,8 @@ Result<void> plan_parameter(const NamedOptimizer& named, const NamedParameter& p
         }
         is_known = true;
         used.insert(name);
-        const std::optional<std::string> flaw = read_field(*stored->second, parameter.tensor, field);
+        const std::optional<std::string> flaw =
+            read_field(*stored->second, parameter.tensor, field);
         if (flaw && !error) {
             error = Error{ErrorCode::BadMessage, name + " " + *flaw};
         }

@@ -58,8 +58,8 @@ struct Kind {
     }
 };
 
-/// Which rank writes each whole tensor. What a forward pass changes, as batch norm's buffers, may
-/// differ among ranks: rank 0's is the one that counts.
+/// The rank that writes each whole tensor. Tensors that a forward pass changes, as batch norm's
+/// buffers, may differ among ranks: rank 0's count.
 std::map<std::string, int> owners_of(const CollectedState& state, int world_size) {
     std::vector<std::string> names;
     std::vector<std::uint64_t> sizes;
@@ -79,7 +79,7 @@ std::map<std::string, int> owners_of(const CollectedState& state, int world_size
     return owners;
 }
 
-/// What a rank has done, or why it could not, as the ranks send it to each other.
+/// The outcome of a rank's work, as the ranks send it to each other.
 std::string text_of(const Result<std::string>& outcome) {
     nlohmann::json text;
     if (outcome) {
@@ -125,7 +125,8 @@ Result<std::string> write_files(const PartialCheckpoint& partial, const Checkpoi
 }
 
 /// Every rank's files, by rank; the error of the first rank that has one.
-Result<std::vector<ManifestFile>> gather_files(ProcessGroup& group, const Result<std::string>& own) {
+Result<std::vector<ManifestFile>> gather_files(ProcessGroup& group,
+                                               const Result<std::string>& own) {
     const Result<std::vector<std::string>> texts = gather_texts(group, text_of(own));
     if (!texts) {
         return texts.error();

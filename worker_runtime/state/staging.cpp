@@ -15,7 +15,7 @@
 
 namespace ddprun::worker {
 
-/// What the streams of GPUs had been asked to do when copy_now() was called.
+/// The work that a GPU's stream had been given when copy_now() was called.
 struct Staging::GpuMoment {
     explicit GpuMoment(torch::Device device) : gpu(device), event(device.type()) {
         event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
@@ -64,7 +64,7 @@ Result<void> Staging::reserve(const CheckpointShare& share, int processes) {
                                  "each of {} workers here; call save(), which needs none",
                                  missing, free, processes)};
     }
-    copies_.clear();  // What has changed its shape must go before its successor comes.
+    copies_.clear();  // A copy of another shape must go before its successor comes.
     for (const CheckpointShare::File& file : share.files) {
         for (const auto& [name, state] : file.tensors) {
             const std::string key = key_of(file, name);
@@ -97,8 +97,8 @@ void Staging::copy_rest(CheckpointShare& share) const {
     std::optional<c10::Stream> side;
     std::optional<c10::StreamGuard> guard;
     if (moment_) {
-        side = c10::impl::VirtualGuardImpl(moment_->gpu.type())
-                   .getStreamFromGlobalPool(moment_->gpu);
+        side =
+            c10::impl::VirtualGuardImpl(moment_->gpu.type()).getStreamFromGlobalPool(moment_->gpu);
         moment_->event.block(*side);
         guard.emplace(*side);
     }

@@ -16,8 +16,8 @@ namespace ddprun::worker {
 
 class Staging {
 public:
-    /// Makes room for the tensors of `share`. Fails, and takes nothing, if that needs more than this
-    /// process's part of the free memory, which `processes` on this machine take alike.
+    /// Makes room for the tensors of `share`. Fails, and takes nothing, if that needs more than
+    /// this process's part of the free memory, which `processes` on this machine take alike.
     [[nodiscard]] Result<void> reserve(const CheckpointShare& share, int processes);
 
     /// Copies what the next forward pass may change, and puts the copies into `share`. Notes, for

@@ -16,7 +16,7 @@ struct StateTensor {
     /// Only an optimizer's step changes it: so a save may read it until the next one, and it is
     /// alike on every rank.
     bool changes_in_steps_only = false;
-    /// Of this rank's part; nothing: it is whole.
+    /// The place of this rank's part; nothing: it is whole.
     std::optional<Layout> layout = std::nullopt;
 };
 

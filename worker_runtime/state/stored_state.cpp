@@ -15,8 +15,8 @@ namespace {
 torch::Tensor elements_in(torch::Tensor tensor, const std::vector<std::int64_t>& origin,
                           const Box& box) {
     for (std::size_t d = 0; d < origin.size(); ++d) {
-        tensor = tensor.narrow(static_cast<std::int64_t>(d), box.offsets[d] - origin[d],
-                               box.lengths[d]);
+        tensor =
+            tensor.narrow(static_cast<std::int64_t>(d), box.offsets[d] - origin[d], box.lengths[d]);
     }
     return tensor;
 }
@@ -42,8 +42,7 @@ Result<StoredState> StoredState::of(LoadedCheckpoint loaded) {
 
 void StoredState::Tensor::copy_into(const torch::Tensor& target,
                                     const std::vector<std::int64_t>& offsets) const {
-    const Box wanted{.offsets = offsets,
-                     .lengths = {target.sizes().begin(), target.sizes().end()}};
+    const Box wanted{.offsets = offsets, .lengths = {target.sizes().begin(), target.sizes().end()}};
     for (const StoredTensor::Part& part : parts) {
         const std::optional<Box> both = overlap(wanted, part.box);
         if (!both || part.bytes.empty()) {

@@ -24,8 +24,8 @@ public:
         std::vector<std::int64_t> shape;        ///< of the whole
         std::vector<StoredTensor::Part> parts;  ///< disjoint, together the whole
 
-        /// Copies the elements from `offsets` on, as many as `target` has, into it, which may lie on
-        /// any device and have any strides.
+        /// Copies the elements from `offsets` on, as many as `target` has, into it, which may lie
+        /// on any device and have any strides.
         void copy_into(const torch::Tensor& target, const std::vector<std::int64_t>& offsets) const;
         /// A copy of all elements, on the CPU.
         [[nodiscard]] torch::Tensor whole() const;

@@ -323,15 +323,14 @@ public:
         const std::vector<std::int64_t> shape =
             target.layout ? target.layout->global_shape : tensor.sizes().vec();
         if (found == tensors_.end()) {
-            return missing(
-                fmt::format("{} ({})", name, shape_text(tensor.scalar_type(), shape)));
+            return missing(fmt::format("{} ({})", name, shape_text(tensor.scalar_type(), shape)));
         }
         const worker::StoredState::Tensor& stored = *found->second;
         if (stored.shape != shape || stored.type != tensor.scalar_type()) {
-            return check(Error{ErrorCode::BadMessage,
-                               fmt::format("{} is {}, this program's is {}", name,
-                                           shape_text(stored.type, stored.shape),
-                                           shape_text(tensor.scalar_type(), shape))});
+            return check(
+                Error{ErrorCode::BadMessage, fmt::format("{} is {}, this program's is {}", name,
+                                                         shape_text(stored.type, stored.shape),
+                                                         shape_text(tensor.scalar_type(), shape))});
         }
         used.insert(name);
         const std::vector<std::int64_t> offsets =
@@ -350,14 +349,13 @@ public:
         used.insert(name);
         const worker::StoredState::Tensor& stored = *found->second;
         if (stored.shape.size() != 2 || stored.shape[0] < 1 || stored.type != torch::kUInt8) {
-            return check(Error{ErrorCode::BadMessage,
-                               fmt::format("{} is {}, no random states by rank", name,
-                                           shape_text(stored.type, stored.shape))});
+            return check(
+                Error{ErrorCode::BadMessage, fmt::format("{} is {}, no random states by rank", name,
+                                                         shape_text(stored.type, stored.shape))});
         }
         if (device.is_cpu() || group.device().is_cuda()) {
-            commits.emplace_back([&stored, device, &group] {
-                restore_random_state(device, stored.whole(), group);
-            });
+            commits.emplace_back(
+                [&stored, device, &group] { restore_random_state(device, stored.whole(), group); });
         }
     }
 
@@ -445,10 +443,9 @@ void TrainingState::plan_parts(Plan& plan) {
                          [&](const std::string& key, const worker::StoredState::Tensor* tensor) {
                              stored.tensors[key] = tensor->whole();
                          });
-        for_each_of_part(name, plan.values(), plan.used_values,
-                         [&](const std::string& key, const std::string* value) {
-                             stored.values[key] = *value;
-                         });
+        for_each_of_part(
+            name, plan.values(), plan.used_values,
+            [&](const std::string& key, const std::string* value) { stored.values[key] = *value; });
         plan.commits.emplace_back([&part_name = name, &load = part.load, stored] {
             try {
                 load(stored);

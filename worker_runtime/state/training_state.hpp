@@ -44,9 +44,9 @@ public:
     /// The position of the training in its epoch.
     void add(const std::string& name, DistributedSampler& sampler);
     /// This rank's part of a tensor that the ranks have together: its first element is the one at
-    /// `offsets` of the whole, whose shape is `global_shape`. The parts of all ranks are disjoint and
-    /// together the whole. A resume on another world size gives each rank what its own part there
-    /// is.
+    /// `offsets` of the whole, whose shape is `global_shape`. The parts of all ranks are disjoint
+    /// and together the whole. A resume on another world size gives each rank what its own part
+    /// there is.
     void add_part(const std::string& name, torch::Tensor& tensor,
                   const std::vector<std::int64_t>& global_shape,
                   const std::vector<std::int64_t>& offsets);
@@ -78,12 +78,13 @@ public:
     };
     struct Comparison {
         Scope scope = Scope::Everything;
-        /// False: what the checkpoint lacks stays as it is, and what this program lacks is left out.
+        /// False: what the checkpoint lacks stays as it is, and what this program lacks is left
+        /// out.
         bool is_strict = true;
         /// The name here of what the checkpoint calls `name`; nothing: the same.
         std::function<std::string(const std::string& name)> rename;
     };
-    /// What stored state would do to this one.
+    /// The result of a comparison with stored state.
     struct Fit {
         /// Puts it back; to be called once while all arguments of compare() and this live.
         std::function<Result<void>()> put_back;
