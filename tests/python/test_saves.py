@@ -17,6 +17,7 @@ CTL = built("ddpctl", "DDPRUN_CTL")
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 if HAS_TORCH:
     import torch
+    import torch._dynamo  # torch imports it in the first save or step of each rank
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
     from torch.distributed.fsdp import fully_shard
