@@ -5,16 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
+import weakref
 from typing import Any
 
 import torch
 
-from ddprun import _trees, worker
+from ddprun import _memory, _trees, worker
 from ddprun._exchange import Exchange, place
 from ddprun._library import CheckpointError, Library, Manifest, find_library
 from ddprun._restore import Plan, Source
+from ddprun._saving import Saving
 from ddprun._shares import Shares
-from ddprun._states import Snapshot, take
+from ddprun._staging import Buffers, mark
+from ddprun._states import Snapshot, is_optimizer, take
 from ddprun._tensors import FIRST, Item
 from ddprun._write import Write
 
@@ -50,6 +54,10 @@ class Checkpoints:
         self._worker = worker()
         self._worker.checkpoints_in(self.dir)
         self._front: Exchange | None = None
+        self._back: Exchange | None = None  # the thread's
+        self._last: Saving | None = None
+        self._buffers = Buffers()
+        self._hooked: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._described = ""
         self._shares: Shares | None = None
 
@@ -63,6 +71,7 @@ class Checkpoints:
         is left. Raises CheckpointError on every rank if something is no state or no name.
         """
         with self._worker.checkpointing():
+            self._wait_for_last()
             exchange = self._exchange()
             write, manifest = self._prepared(exchange, step, things, rng)
             try:
@@ -71,6 +80,37 @@ class Checkpoints:
                 self._say(str(error))
                 return False
         return True
+
+    def save_async(self, step: int, *, while_saving: str = "wait", rng: bool = True,
+                   **things: Any) -> Saving:
+        """As save(), but returns once the things that the next forward pass changes are copied.
+
+        A thread copies parameters and the optimizers' state, and writes. An optimizer's step waits
+        for these copies; call before_step() before anything else that changes parameters.
+        while_saving: a second save waits until the first is written ("wait"), or is refused with
+        one line ("refuse"). Too little memory for the copies is one line, too. wait() of such a
+        save raises CheckpointError. Raises as save() does.
+        """
+        if while_saving not in ("wait", "refuse"):
+            raise ValueError(f"while_saving={while_saving!r}: it is 'wait' or 'refuse'")
+        with self._worker.checkpointing():
+            exchange = self._exchange()
+            saving = Saving(step)
+            is_busy = self._last is not None and not self._last.done()
+            if while_saving == "refuse" and any(exchange.gather(is_busy)):
+                return self._refused(saving, "an earlier one is being written")
+            self._wait_for_last()
+            write, manifest = self._prepared(exchange, step, things, rng)
+            short = self._shortage(exchange, write)
+            if short is not None:
+                return self._refused(saving, short)
+            self._start(saving, write, manifest, things)
+        return saving
+
+    def before_step(self) -> None:
+        """Returns once the save under way has copied what an optimizer's step changes."""
+        if self._last is not None:
+            self._last._wait_for_copies()
 
     def resume(self, *, strict: bool = True, rename: Callable[[str], str] | None = None,
                rng: bool = True, **things: Any) -> int | None:
@@ -104,8 +144,54 @@ class Checkpoints:
 
     def _exchange(self) -> Exchange:
         if self._front is None:
-            self._front = Exchange(*place())
+            here = place()
+            self._front, self._back = Exchange(*here), Exchange(*here)
         return self._front
+
+    def _wait_for_last(self) -> None:
+        if self._last is not None:
+            self._last._is_done.wait()
+
+    def _refused(self, saving: Saving, why: str) -> Saving:
+        text = f"checkpoint of step {saving.step} is not saved: {why}"
+        self._say(text)
+        saving._fail(text)
+        return saving
+
+    def _shortage(self, exchange: Exchange, write: Write) -> str | None:
+        """Why a node has no room for the copies of its ranks; the same on every rank."""
+        self._buffers.keep_only(write.items)
+        host = socket.gethostname()
+        said = exchange.gather([host, self._buffers.missing(write.items), _memory.available()])
+        for host in sorted({rank_said[0] for rank_said in said}):
+            needed = sum(size for name, size, _ in said if name == host)
+            room = min(room for name, _, room in said if name == host)
+            if needed > room:
+                return (f"the copies of {host}'s ranks need {needed} bytes of memory and {room} "
+                        "are available; save() needs none")
+        return None
+
+    def _start(self, saving: Saving, write: Write, manifest: Manifest,
+               things: Mapping[str, Any]) -> None:
+        late = [item for item in write.items if item.is_late]
+        self._buffers.copy([item for item in write.items if not item.is_late])
+        after = mark(late)
+        for thing in things.values():
+            if is_optimizer(thing) and thing not in self._hooked:
+                self._hooked[thing] = thing.register_step_pre_hook(
+                    lambda *_: self.before_step())
+
+        def work(problem: str | None) -> None:
+            assert self._back is not None
+            try:
+                write.write(self._back, manifest, self._worker.is_isolated, self._worker._warn,
+                            problem)
+            except CheckpointError as error:
+                self._say(str(error))
+                raise
+
+        self._last = saving
+        saving._start(lambda: self._buffers.copy(late, after), work)
 
     def _say(self, what: str) -> None:
         if self._front is None or self._front.rank == 0:
