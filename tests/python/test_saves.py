@@ -27,6 +27,7 @@ if HAS_TORCH:
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
     from torch.distributed.fsdp import fully_shard
+    from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(1)
@@ -339,6 +340,40 @@ class SeveralRanks(ForkedTest):
         found, _ = self.on_one(read_by_torch)
         self.assertEqual(found, {name: wanted[name] for name in found})
 
+    def test_a_redundancy_optimizer_of_two_goes_on_with_one_to_three(self):
+        def made(seed, is_shared):
+            model = network(seed)
+            if is_shared:
+                return model, ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
+            return model, torch.optim.Adam(model.parameters(), lr=0.1)
+
+        def state_of(model, optimizer):
+            inner = getattr(optimizer, "optim", optimizer)
+            return {f"{name}:{field}": bytes_of(tensor)
+                    for name, parameter in model.named_parameters() if parameter in inner.state
+                    for field, tensor in inner.state[parameter].items()}
+
+        def train():
+            model, optimizer = made(1, True)
+            step_of(DistributedDataParallel(model), optimizer)
+            ddprun.Checkpoints(self.folder).save(1, model=model, optimizer=optimizer)
+            return state_of(model, optimizer)
+
+        def resume(is_shared):
+            model, optimizer = made(2, is_shared)
+            ddprun.Checkpoints(self.folder).resume(model=model, optimizer=optimizer)
+            return state_of(model, optimizer)
+
+        (first, _), (second, _) = self.on_ranks(2, lambda rank: train())
+        wanted = {**first, **second}
+        self.assertEqual((len(wanted), len(first) + len(second)), (18, 18))
+        for world_size in (1, 2, 3):
+            found = {}
+            for state, _ in self.on_ranks(world_size, lambda rank: resume(world_size > 1)):
+                self.assertFalse(found.keys() & state.keys())
+                found.update(state)
+            self.assertEqual(found, wanted)
+
     def test_values_that_differ_come_back_to_their_ranks(self):
         def save(rank):
             ddprun.Checkpoints(self.folder).save(1, place=rank * 10, epoch=4)
@@ -490,6 +525,87 @@ class Asynchronous(ForkedTest):
         names, said = self.on_one(act)
         self.assertEqual(names, ["step-000000000001"])
         self.assertEqual(said.count("isolated"), 2)
+
+
+class Verified(ForkedTest):
+    def test_a_whole_training_passes_and_is_left_as_it_is(self):
+        def act():
+            model, optimizer, scheduler = training_of()
+            step_of(model, optimizer, scheduler)
+            scaler = torch.amp.GradScaler("cpu")
+            scaler.scale(torch.ones(1))
+            before = digest(model, optimizer), torch.get_rng_state().tolist()
+            ddprun.verify_resume(model, optimizer, scheduler=scheduler, scaler=scaler, epoch=3,
+                                 average=torch.ones(2))
+            self.assertEqual((digest(model, optimizer), torch.get_rng_state().tolist()), before)
+
+        _, said = self.on_one(act)
+        self.assertEqual(said, "ddprun: a resume restores all of model, optimizer, scheduler, "
+                               "scaler, epoch, average and the random states, bit for bit\n")
+
+    def test_lost_state_is_named(self):
+        class KeepsMomentumAside(torch.optim.SGD):
+            def state_dict(self):
+                return {**super().state_dict(), "momentum": 1}
+
+        class Forgets:
+            position = 0
+
+            def __init__(self):
+                self.position = 5
+
+            def state_dict(self):
+                return {"position": self.position}
+
+            def load_state_dict(self, state):
+                pass
+
+        def act():
+            model, optimizer, scheduler = training_of()
+            step_of(model, optimizer, scheduler)
+            aside = KeepsMomentumAside(model.parameters())
+            scaler = torch.amp.GradScaler("cpu")
+            for arguments, what in (
+                    ((optimizer, {"scaler": scaler}), "a StepLR of the optimizer is not saved"),
+                    ((optimizer, {"scheduler": scheduler}), "a GradScaler is not saved"),
+                    ((optimizer, {"scheduler": scheduler, "scaler": scaler, "rng": False}),
+                     "random states are not saved"),
+                    ((aside, {"scaler": scaler}), r"state_dict\(\)\['momentum'\] is not saved"),
+                    ((optimizer, {"scheduler": scheduler, "scaler": scaler, "data": Forgets()}),
+                     "rank 0: data.position is 6 in place of 5$")):
+                with self.assertRaisesRegex(ddprun.CheckpointError, what):
+                    ddprun.verify_resume(model, arguments[0], **arguments[1])
+
+        self.on_one(act)
+
+    def test_a_lost_momentum_is_named(self):
+        from ddprun import _restore
+
+        def act():
+            model, optimizer, scheduler = training_of()
+            step_of(model, optimizer, scheduler)
+            with unittest.mock.patch.object(_restore, "_set_state", lambda *_: None):
+                with self.assertRaisesRegex(ddprun.CheckpointError,
+                                            r"optimizer\.0\.bias\.momentum_buffer is not restored"):
+                    ddprun.verify_resume(model, optimizer, scheduler=scheduler)
+
+        self.on_one(act)
+
+    def test_ranks_verify_ddp_and_fsdp(self):
+        def act(rank):
+            wrapped = DistributedDataParallel(network())
+            optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
+            step_of(wrapped, optimizer)
+            ddprun.verify_resume(wrapped, optimizer)
+            sharded = fully_shard(torch.nn.Linear(5, 3))
+            optimizer = torch.optim.AdamW(sharded.parameters())
+            step_of(sharded, optimizer)
+            before = digest(sharded, optimizer)
+            ddprun.verify_resume(sharded, optimizer)
+            self.assertEqual(digest(sharded, optimizer), before)
+
+        (_, said), (_, quiet) = self.on_ranks(2, act)
+        self.assertEqual((said.count("restores all"), quiet), (2, ""))
 
 
 class Failures(ForkedTest):

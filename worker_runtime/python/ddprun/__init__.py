@@ -21,11 +21,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ddprun._library import CheckpointError
     from ddprun._saves import Checkpoints
+    from ddprun._verify import verify_resume
 
-__all__ = ["EXIT_LEFT_WHEN_ASKED", "CheckpointError", "Checkpoints", "Worker", "worker"]
+__all__ = ["EXIT_LEFT_WHEN_ASKED", "CheckpointError", "Checkpoints", "Worker", "verify_resume",
+           "worker"]
 
 # Imported when they are asked for: they import torch.
-_LATE = {"CheckpointError": "ddprun._library", "Checkpoints": "ddprun._saves"}
+_LATE = {"CheckpointError": "ddprun._library", "Checkpoints": "ddprun._saves",
+         "verify_resume": "ddprun._verify"}
 
 _the_worker: Worker | None = None
 

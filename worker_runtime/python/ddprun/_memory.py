@@ -27,7 +27,7 @@ def _meminfo(key: str) -> int:
 
 
 def _left_in_cgroups() -> Iterator[int]:
-    """Of this process's cgroup and those above it. Cached files give way, so they do not count."""
+    """This process's cgroup and those above it. Cached files give way, so they do not count."""
     with open("/proc/self/cgroup", encoding="utf-8") as file:
         for line in file:
             number, controllers, path = line.rstrip("\n").split(":", 2)

@@ -52,7 +52,7 @@ class Checkpoints:
         self._library = Library(find_library())
         self._keep, self._keep_every = keep, keep_every
         self._worker = worker()
-        self._worker.checkpoints_in(self.dir)
+        self._tell_folder()
         self._front: Exchange | None = None
         self._back: Exchange | None = None  # the thread's
         self._last: Saving | None = None
@@ -135,12 +135,18 @@ class Checkpoints:
                 self._load(exchange, step, opened, strict, rename, rng, things)
             finally:
                 opened.close()
-            self._worker.resumed()
+            self._tell_resumed()
             return step
         if steps:
             raise CheckpointError(f"none of the {len(steps)} checkpoints in {self.dir} is valid; "
                                   "repair or remove them, or name another folder")
         return None
+
+    def _tell_folder(self) -> None:
+        self._worker.checkpoints_in(self.dir)
+
+    def _tell_resumed(self) -> None:
+        self._worker.resumed()
 
     def _exchange(self) -> Exchange:
         if self._front is None:

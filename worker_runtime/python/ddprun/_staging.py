@@ -61,7 +61,7 @@ class Buffers:
 
 
 def mark(items: Iterable[Item]) -> Any:
-    """The point that the GPU's current stream has reached; None if no item is on one."""
+    """The point that the GPU's current stream has reached, if an item is on a GPU."""
     if not any(item.tensor.is_cuda for item in items):
         return None
     event = torch.cuda.Event()
