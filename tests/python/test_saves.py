@@ -26,6 +26,7 @@ if HAS_TORCH:
     import torch._dynamo  # torch imports it in the first save or step of each rank
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.nn.parallel import DistributedDataParallel
@@ -35,6 +36,7 @@ if LIBRARY:
     os.environ["DDPRUN_CHECKPOINT_LIBRARY"] = LIBRARY
 
 import ddprun  # noqa: E402
+from ddprun import _library  # noqa: E402
 from ddprun._library import Library, find_library  # noqa: E402
 
 if HAS_TORCH:
@@ -374,6 +376,66 @@ class SeveralRanks(ForkedTest):
                 found.update(state)
             self.assertEqual(found, wanted)
 
+    def test_parts_that_several_ranks_hold_are_written_once(self):
+        def made(seed, shape):
+            torch.manual_seed(seed)
+            model = torch.nn.Linear(6, 4)
+            mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copies", "parts"))
+            fully_shard(model, mesh=mesh)
+            return model
+
+        def act(rank):
+            model = made(1, (2, 2))
+            checkpoints = ddprun.Checkpoints(self.folder)
+            checkpoints.save(1, model=model)
+            other = made(2, (1, 4))
+            checkpoints.resume(model=other)
+            self.assertEqual(digest(other), digest(model))
+
+        self.on_ranks(4, act)
+        folder = os.path.join(self.folder, "step-000000000001")
+        sizes = [os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder)
+                 if name.startswith("model-")]
+        self.assertEqual(len(sizes), 4)  # a rank each: weight and bias by two holders
+
+    def test_a_resume_takes_no_memory_but_the_state(self):
+        size = 64 << 20
+
+        def anonymous():
+            with open("/proc/self/smaps_rollup", encoding="ascii") as file:
+                return next(int(line.split()[1]) << 10 for line in file
+                            if line.startswith("Anonymous:"))
+
+        def made():
+            model = torch.nn.ParameterList([torch.ones(size // 4)])
+            return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def act(saves):
+            model, optimizer = made()
+            checkpoints = ddprun.Checkpoints(self.folder)
+            if saves:
+                model[0].grad = torch.ones_like(model[0])
+                optimizer.step()
+                checkpoints.save(1, model=model, optimizer=optimizer)
+                return None
+            stop, most = threading.Event(), [0]
+
+            def watch():
+                while not stop.is_set():
+                    most.append(max(anonymous(), most.pop()))
+
+            before = anonymous()
+            watcher = threading.Thread(target=watch)
+            watcher.start()
+            self.assertEqual(checkpoints.resume(model=model, optimizer=optimizer), 1)
+            stop.set()
+            watcher.join()
+            return most[0] - before
+
+        self.on_one(lambda: act(True))
+        grown, _ = self.on_one(lambda: act(False))
+        self.assertLess(grown, size * 1.1 + (8 << 20))  # the momentum
+
     def test_values_that_differ_come_back_to_their_ranks(self):
         def save(rank):
             ddprun.Checkpoints(self.folder).save(1, place=rank * 10, epoch=4)
@@ -527,6 +589,86 @@ class Asynchronous(ForkedTest):
         self.assertEqual(said.count("isolated"), 2)
 
 
+class TheLibrary(ForkedTest):
+    def setUp(self):
+        super().setUp()
+        self.library = Library(find_library())
+        self.c = self.library._c
+
+    def refuses(self, what, name, *arguments):
+        """The function fails with a text of one line."""
+        error = _library._Error()
+        self.assertNotEqual(getattr(self.c, "ddprun_checkpoint_" + name)(*arguments, error), 0)
+        self.assertRegex(error.text.decode(), what)
+        self.assertNotIn(b"\n", error.text)
+
+    def test_null_pointers_are_errors(self):
+        self.refuses("no text", "check_folder", None)
+        self.refuses("no partial checkpoint", "begin", None, 0)
+        self.refuses("no partial checkpoint", "publish", None, None)
+        self.refuses("no partial checkpoint", "write_tensors", None, None, None, 1, None)
+        self.refuses("no partial checkpoint", "write_model_index", None, None, 1, 0, None)
+        self.refuses("no text", "file_name", None, 1, 1, None)
+        self.refuses("no place for steps", "list", b"/", None, 1, None)
+        self.refuses("too long, or none", "share_out", None, 1, 1, None)
+        self.refuses("no reader", "open", b"/", 1, 0, 1, None, None)
+        self.refuses("no text", "verify", None, 1)
+        self.c.ddprun_checkpoint_abandon(None)
+        self.c.ddprun_checkpoint_remove_leftovers(None)
+        self.c.ddprun_checkpoint_close(None)
+        for name in ("value", "tensor"):
+            self.assertEqual(getattr(self.c, "ddprun_checkpoint_" + name)(None, 0, None), 1)
+        self.assertEqual(self.c.ddprun_checkpoint_part(None, 0, 0, None), 1)
+
+    def test_names_that_lead_elsewhere_are_errors(self):
+        begun = self.library.begin(self.folder, 1, 0)
+        for name in ("../x", "", ".step-000000000002.0123456789abcdef.partial", "x" * 126):
+            partial = _library._of(begun._replace(name=name))
+            self.refuses("no partial checkpoint of this step", "write_tensors", partial, b"", None,
+                         0, _library._File(b"a"))
+            self.c.ddprun_checkpoint_abandon(partial)
+        for name in (b"", b".hidden", b"../../escaped", b"a/b"):
+            self.refuses("a file name that is none", "write_tensors", _library._of(begun), b"",
+                         None, 0, _library._File(name))
+        self.assertEqual(os.listdir(self.folder), [begun.name])
+        self.assertEqual(os.listdir(self.top), ["checkpoints"])
+
+    def test_tensors_that_cannot_be_are_errors(self):
+        begun = self.library.begin(self.folder, 1, 0)
+        data = ctypes.create_string_buffer(16)
+        good = _library.Part("a", "F32", [4], ctypes.addressof(data), 16, None, None)
+        for part, what in ((good._replace(size=15), "a.*15"), (good._replace(pointer=0), "lacks"),
+                           (good._replace(shape=[-4]), "-4"), (good._replace(dtype="F128"), "F128"),
+                           (good._replace(shape=[1] * 65), "lacks its shape"),
+                           (good._replace(shape=[1 << 62, 4]), "a"),
+                           (good._replace(global_shape=[4], offsets=[1]), "not within")):
+            with self.assertRaisesRegex(ddprun.CheckpointError, what):
+                self.library.write_tensors(begun, "a", "", [part])
+        self.refuses("too long, or none", "write_tensors", _library._of(begun), b"", None, 1,
+                     _library._File(b"a"))
+        self.refuses("too long, or none", "write_tensors", _library._of(begun), b"", None,
+                     (1 << 64) - 1, _library._File(b"a"))
+        with self.assertRaisesRegex(ddprun.CheckpointError, "NUL"):
+            self.library.write_tensors(begun, "a", "", [good._replace(name="a\0b")])
+
+    def test_a_manifest_that_cannot_be_is_an_error_and_leaves_nothing(self):
+        good = _library.Manifest(1, 1, 1, 0, {"a": "b"}, [])
+        for manifest in (good._replace(world_size=0), good._replace(keep=0),
+                         good._replace(keep_every=-1), good._replace(values={"a": "x" * (17 << 20)})):
+            begun = self.library.begin(self.folder, 1, 0)
+            with self.assertRaises(ddprun.CheckpointError):
+                self.library.publish(begun, manifest, lambda: False, print)
+            self.library.abandon(begun)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_it_shows_nothing_but_its_functions(self):
+        told = subprocess.run(["nm", "-D", "--defined-only", find_library()], capture_output=True,
+                              text=True)
+        names = [line.split()[-1] for line in told.stdout.splitlines()]
+        self.assertIn("ddprun_checkpoint_open", names)
+        self.assertEqual([name for name in names if not name.startswith("ddprun_checkpoint_")], [])
+
+
 class Verified(ForkedTest):
     def test_a_whole_training_passes_and_is_left_as_it_is(self):
         def act():
@@ -585,8 +727,9 @@ class Verified(ForkedTest):
             model, optimizer, scheduler = training_of()
             step_of(model, optimizer, scheduler)
             with unittest.mock.patch.object(_restore, "_set_state", lambda *_: None):
-                with self.assertRaisesRegex(ddprun.CheckpointError,
-                                            r"optimizer\.0\.bias\.momentum_buffer is not restored"):
+                with self.assertRaisesRegex(
+                        ddprun.CheckpointError,
+                        r"optimizer\.0\.bias\.momentum_buffer is not restored"):
                     ddprun.verify_resume(model, optimizer, scheduler=scheduler)
 
         self.on_one(act)

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 from ddprun import _random, _states, _trees
 from ddprun._library import CheckpointError, Stored
@@ -270,8 +271,6 @@ def _memory_of(module: Any) -> list[Any]:
 
 
 def _set_rest(module: Any, rest: dict[str, Any]) -> None:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
-
     set_model_state_dict(module, rest, options=StateDictOptions(strict=False))
 
 

@@ -31,7 +31,8 @@ class Shares:
     """Made from what each rank has, as Item.description() says it, by rank.
 
     A tensor that all ranks have is written once: share_out() spreads them. A part is written by
-    one of the ranks that hold it. A tensor that only some have is written by the first of these.
+    the one of its holders that has the fewest bytes so far. A tensor that only some ranks have is
+    written by the first of these.
     """
 
     def __init__(self, library: Library, described: list[list[Any]]) -> None:
@@ -42,6 +43,7 @@ class Shares:
         self.names: list[set[str]] = [set() for _ in described]
         #: Bytes of tensors in all files.
         self.size = 0
+        self._sizes = [0] * len(described)
         self._whole_model: dict[str, int] = {}  # the writer of each
         self._model_size = 0
         self._has_model_parts = False
@@ -91,13 +93,14 @@ class Shares:
         by_place: dict[Any, list[tuple[int, Any]]] = {}
         for rank, entry in holders:
             by_place.setdefault((*entry[4], *entry[2]), []).append((rank, entry))
-        for number, same in enumerate(by_place.values()):
-            rank, entry = same[number % len(same)]
+        for same in by_place.values():
+            rank, entry = min(same, key=lambda holder: (self._sizes[holder[0]], holder[0]))
             self._give(rank, name, entry[5])
 
     def _give(self, rank: int, name: str, size: int) -> None:
         self.names[rank].add(name)
         self.size += size
+        self._sizes[rank] += size
         if kind_of(name) == MODEL:
             self._whole_model[name] = rank
             self._model_size += size

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.state_dict import _get_fqns, get_model_state_dict
 
 from ddprun import _random, _trees
 from ddprun._library import CheckpointError
@@ -84,15 +85,11 @@ def is_stateful(thing: Any) -> bool:
 
 def model_tensors(module: Any) -> dict[str, Any]:
     """Live tensors, and other entries of the module's state, by name without wrappers' prefixes."""
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
     return dict(get_model_state_dict(module))
 
 
 def names_of_parameters(things: Mapping[str, Any]) -> dict[int, str]:
     """By id; with several models a name begins with its model's."""
-    from torch.distributed.checkpoint.state_dict import _get_fqns
-
     modules = {name: thing for name, thing in things.items() if is_module(thing)}
     names: dict[int, str] = {}
     for name, module in modules.items():
@@ -157,8 +154,6 @@ def _take_module(name: str, module: Any, stepped: set[int], snapshot: Snapshot) 
 
 def _with_parameters(module: Any) -> dict[str, Any]:
     """As model_tensors(), but parameters are the module's own objects."""
-    from torch.distributed.checkpoint.state_dict import _get_fqns
-
     entries = model_tensors(module)
     for key, parameter in module.named_parameters(remove_duplicate=False):
         fqn, = _get_fqns(module, key)
