@@ -201,8 +201,12 @@ class OneRank(ForkedTest):
             self.assertEqual(digest(grown["head"]), kept)
             self.assertEqual(digest(grown["body"]), digest(model))
 
+            checkpoints.resume(model=model[0], strict=False, rename=lambda name: name.replace(
+                "model.0.", "model."))
+
         _, said = self.on_one(act)
         self.assertIn("model.head.weight is new: it keeps its value", said)
+        self.assertIn("model.3.bias of the checkpoint is gone", said)
 
     def test_the_newest_valid_one_is_taken_and_torn_ones_are_named(self):
         def act():
@@ -436,6 +440,24 @@ class SeveralRanks(ForkedTest):
         grown, _ = self.on_one(lambda: act(False))
         self.assertLess(grown, size * 1.1 + (8 << 20))  # the momentum
 
+    def test_ranks_may_have_different_models(self):
+        def made(seed, rank):
+            torch.manual_seed(seed)
+            model = torch.nn.ModuleDict({f"stage{rank}": torch.nn.Linear(2, 2 + rank)})
+            return model, torch.optim.SGD(model.parameters(), lr=0.1 + rank, momentum=0.9)
+
+        def act(rank):
+            model, optimizer = made(1, rank)
+            model[f"stage{rank}"](torch.ones(2)).sum().backward()
+            optimizer.step()
+            checkpoints = ddprun.Checkpoints(self.folder)
+            checkpoints.save(1, model=model, optimizer=optimizer)
+            other, other_optimizer = made(2, rank)
+            self.assertEqual(checkpoints.resume(model=other, optimizer=other_optimizer), 1)
+            self.assertEqual(digest(other, other_optimizer), digest(model, optimizer))
+
+        self.on_ranks(2, act)
+
     def test_values_that_differ_come_back_to_their_ranks(self):
         def save(rank):
             ddprun.Checkpoints(self.folder).save(1, place=rank * 10, epoch=4)
@@ -654,7 +676,8 @@ class TheLibrary(ForkedTest):
     def test_a_manifest_that_cannot_be_is_an_error_and_leaves_nothing(self):
         good = _library.Manifest(1, 1, 1, 0, {"a": "b"}, [])
         for manifest in (good._replace(world_size=0), good._replace(keep=0),
-                         good._replace(keep_every=-1), good._replace(values={"a": "x" * (17 << 20)})):
+                         good._replace(keep_every=-1),
+                         good._replace(values={"a": "x" * (17 << 20)})):
             begun = self.library.begin(self.folder, 1, 0)
             with self.assertRaises(ddprun.CheckpointError):
                 self.library.publish(begun, manifest, lambda: False, print)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 import socket
 import weakref
@@ -45,8 +46,12 @@ class Checkpoints:
         """keep: the newest ones that stay. keep_every: those whose step is a multiple of it stay,
         too; 0: none.
 
-        Raises CheckpointError if the library is missing, with how to get it.
+        Raises CheckpointError if the library is missing, with how to get it, and ValueError for
+        other numbers.
         """
+        if keep < 1 or keep_every < 0:
+            raise ValueError(f"keep={keep}, keep_every={keep_every}: give at least 1, and 0 or "
+                             "more")
         self.dir = os.path.abspath(os.fspath(dir))
         self.values = {}
         self._library = Library(find_library())
@@ -125,6 +130,7 @@ class Checkpoints:
         Raises CheckpointError on every rank, before anything is changed, if the folder cannot be
         used, if no checkpoint is valid, or if one does not fit.
         """
+        self._wait_for_last()
         exchange = self._exchange()
         steps = self._steps(exchange)
         for step in steps:
@@ -208,8 +214,9 @@ class Checkpoints:
         """This rank's part of a checkpoint. Rank 0's manifest has the values of all ranks."""
         problem, snapshot = None, Snapshot()
         try:
-            if type(step) is not int or not 0 <= step < 1 << 63:
-                raise CheckpointError(f"step {step!r} is no number from 0 to 2^63 - 1")
+            step = operator.index(step)
+            if not 0 <= step < 1 << 63:
+                raise CheckpointError(f"step {step} is no number from 0 to 2^63 - 1")
             snapshot = take(things, with_random)
         except Exception as error:  # a state_dict() may raise anything; the others must know
             problem = str(error) if isinstance(error, CheckpointError) else repr(error)
@@ -220,7 +227,7 @@ class Checkpoints:
                                   FIRST, False))
         mine = [item.description() for item in snapshot.items.values() if not item.is_void()]
         described = _digest(mine)
-        said = exchange.gather([problem, step, random, described == self._described,
+        said = exchange.gather([problem, step if problem is None else 0, random, described == self._described,
                                 _digest(snapshot.values)])
         _raise_first(step, [rank_said[0] for rank_said in said])
         if any(rank_said[1:3] != said[0][1:3] for rank_said in said):
@@ -274,7 +281,10 @@ class Checkpoints:
 
     def _load(self, exchange: Exchange, step: int, opened: OpenCheckpoint, strict: bool,
               rename: Callable[[str], str] | None, rng: bool, things: Mapping[str, Any]) -> None:
-        problems, new, gone, plan = [], [], [], None
+        problems: list[str] = []
+        new: list[str] = []
+        gone: list[str] = []
+        plan = None
         try:
             source = Source(opened.tensors, opened.values, rename, exchange.rank,
                             exchange.world_size)
@@ -285,11 +295,16 @@ class Checkpoints:
             problems, new, gone = plan.problems, plan.new, source.unused()
         except CheckpointError as error:
             problems = [str(error)]
-        if strict:
-            problems = [*problems, *(f"{name} is missing" for name in new),
-                        *(f"{name} is unknown to this program" for name in gone)]
-        _raise_first(step, exchange.gather(_joined(problems)), "does not fit")
+        said = exchange.gather([_joined(problems), new, gone])
+        _raise_first(step, [problem for problem, _, _ in said], "does not fit")
         assert plan is not None
+        new = sorted({name for _, rank_new, _ in said for name in rank_new})
+        # One rank's tensor may be unknown to another, as in pipelines.
+        gone = sorted(set(gone).intersection(*(rank_gone for _, _, rank_gone in said)))
+        if strict and (new or gone):
+            differences = [*(f"{name} is missing" for name in new),
+                           *(f"{name} is unknown to this program" for name in gone)]
+            raise CheckpointError(f"checkpoint of step {step} does not fit: {_joined(differences)}")
         problem = None
         try:
             plan.carry_out()
