@@ -4,6 +4,7 @@ Method: each test forks its ranks; results are compared as bytes. Needs torch an
 """
 
 import ctypes
+import functools
 import hashlib
 import importlib.util
 import os
@@ -486,33 +487,33 @@ class SeveralRanks(ForkedTest):
 
 class Asynchronous(ForkedTest):
     def saved_while_a_step_is_tried(self, is_gated):
-        """The state before the step, and the saved one. The copies begin once the step has come
-        to the gate, or, without a gate, once the step is done."""
+        """The state before the step, and the saved one. The copies begin once the step waits for
+        them, or, if it does not, once it is done."""
         from ddprun import _staging
 
         model, optimizer, _ = training_of()
         step_of(model, optimizer)
         checkpoints = ddprun.Checkpoints(self.folder)
         checkpoints.save_async(1, model=model, optimizer=optimizer).wait()
-        at_the_gate = threading.Event()
-        copy, gate = _staging.Buffers.copy, checkpoints.before_step
+        may_copy = threading.Event()
+        copy = _staging.Buffers.copy
 
         def late_copy(buffers, items, after=None):
             if threading.current_thread() is not threading.main_thread():
-                at_the_gate.wait()
+                may_copy.wait()
             copy(buffers, items, after)
 
-        def gate_with_sign():
-            at_the_gate.set()
-            gate()
+        def wait_for_copies(wait):
+            may_copy.set()
+            wait()
 
-        checkpoints.before_step = gate_with_sign
         if not is_gated:
             for hook in checkpoints._hooked.values():
                 hook.remove()
         before = digest(model, optimizer)
         with unittest.mock.patch.object(_staging.Buffers, "copy", late_copy):
             saving = checkpoints.save_async(2, model=model, optimizer=optimizer)
+            saving._is_copied.wait = functools.partial(wait_for_copies, saving._is_copied.wait)
             self.assertFalse(saving.done())
             with self.assertRaises(TimeoutError):
                 saving.wait(timeout=0)
@@ -522,7 +523,7 @@ class Asynchronous(ForkedTest):
             for parameter in model.parameters():
                 parameter.grad = torch.ones_like(parameter)
             optimizer.step()
-            at_the_gate.set()
+            may_copy.set()
             saving.wait()
         self.assertNotEqual(digest(model, optimizer), before)
         other, other_optimizer, _ = training_of(2)
@@ -552,15 +553,14 @@ class Asynchronous(ForkedTest):
             with unittest.mock.patch.object(Write, "write", held):
                 first = checkpoints.save_async(1, a=1)
                 if rank == 1:
-                    free.set()
-                    first._is_done.wait(0)
+                    first.done = lambda: True  # as if it had ended sooner here
                 refused = checkpoints.save_async(2, while_saving="refuse", a=2)
                 self.assertTrue(refused.done())
                 with self.assertRaisesRegex(ddprun.CheckpointError, "step 2 is not saved"):
                     refused.wait()
                 free.set()
                 third = checkpoints.save_async(3, a=3)
-            self.assertTrue(first.done())
+            first.wait(timeout=0)
             third.wait()
             return sorted(os.listdir(self.folder))
 
