@@ -769,6 +769,10 @@ class Verified(ForkedTest):
             before = digest(sharded, optimizer)
             ddprun.verify_resume(sharded, optimizer)
             self.assertEqual(digest(sharded, optimizer), before)
+            with unittest.mock.patch("ddprun._restore._set_state", lambda *_: None):
+                with self.assertRaisesRegex(ddprun.CheckpointError, "weight.exp_avg is not"):
+                    ddprun.verify_resume(sharded, optimizer)
+            self.assertEqual(digest(sharded, optimizer), before)
 
         (_, said), (_, quiet) = self.on_ranks(2, act)
         self.assertEqual((said.count("restores all"), quiet), (2, ""))
