@@ -304,7 +304,8 @@ class Checkpoints:
         if strict and (new or gone):
             differences = [*(f"{name} is missing" for name in new),
                            *(f"{name} is unknown to this program" for name in gone)]
-            raise CheckpointError(f"checkpoint of step {step} does not fit: {_joined(differences)}")
+            raise CheckpointError(f"checkpoint of step {step} does not fit: "
+                                  f"{_joined(differences)}")
         problem = None
         try:
             plan.carry_out()

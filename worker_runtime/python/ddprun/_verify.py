@@ -31,9 +31,9 @@ def verify_resume(model: Any, optimizer: Any, *, rng: bool = True, **more: Any) 
     """Saves the state, loads it into copies that were changed, and compares them bit by bit.
 
     Give the things that Checkpoints.save() gets, after a step or two. Every rank calls it; the
-    checkpoint is in a temporary folder (TMPDIR), which all ranks must see. The training's own state stays
-    as it is. One line on stderr if all is right; else CheckpointError on every rank, with the
-    names of what is not saved or not restored. Things that cannot be copied, as models of FSDP,
+    checkpoint is in a temporary folder (TMPDIR), which all ranks must see. The training's own
+    state stays as it is. One line on stderr if all is right; else CheckpointError on every rank,
+    with the names of what is not saved or not restored. Things that cannot be copied, as models of FSDP,
     are changed themselves and put back.
     """
     things = {"model": getattr(model, "module", model) if _is_ddp(model) else model,
