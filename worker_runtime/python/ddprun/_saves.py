@@ -227,8 +227,8 @@ class Checkpoints:
                                   FIRST, False))
         mine = [item.description() for item in snapshot.items.values() if not item.is_void()]
         described = _digest(mine)
-        said = exchange.gather([problem, step if problem is None else 0, random, described == self._described,
-                                _digest(snapshot.values)])
+        said = exchange.gather([problem, step if problem is None else 0, random,
+                                described == self._described, _digest(snapshot.values)])
         _raise_first(step, [rank_said[0] for rank_said in said])
         if any(rank_said[1:3] != said[0][1:3] for rank_said in said):
             raise CheckpointError(f"the ranks save different steps or random states: "

@@ -33,8 +33,8 @@ def verify_resume(model: Any, optimizer: Any, *, rng: bool = True, **more: Any) 
     Give the things that Checkpoints.save() gets, after a step or two. Every rank calls it; the
     checkpoint is in a temporary folder (TMPDIR), which all ranks must see. The training's own
     state stays as it is. One line on stderr if all is right; else CheckpointError on every rank,
-    with the names of what is not saved or not restored. Things that cannot be copied, as models of FSDP,
-    are changed themselves and put back.
+    with the names of what is not saved or not restored. Things that cannot be copied, as models
+    of FSDP, are changed themselves and put back.
     """
     things = {"model": getattr(model, "module", model) if _is_ddp(model) else model,
               "optimizer": optimizer, **more}
