@@ -51,8 +51,12 @@ class Source:
         return sorted(name for name in {*self.tensors, *self.values} - self.used
                       if name in self.tensors or "." in name)
 
+    def renamed(self, name: str) -> str:
+        """The program's name of a stored one."""
+        return self._rename(name) if self._rename else name
+
     def _tensor(self, kind: str, name: str) -> Any:
-        name = self._rename(name) if self._rename else name
+        name = self.renamed(name)
         stored = self.tensors.get(name)
         if stored is None:
             raise CheckpointError(f"tensor {name} is missing")
@@ -179,7 +183,7 @@ class Plan:
         if groups_name not in self.source.values:
             self.new.append(name)
             return
-        saved = self.source.node(groups_name)
+        saved = self._renamed_groups(name, self.source.node(groups_name))
         own = _states.groups_of(optimizer, parameters)
         if len(saved) != len(own):
             self.problems.append(f"{name} has {len(saved)} groups of parameters, this program's "
@@ -194,16 +198,22 @@ class Plan:
         on_device = {id(parameter) for group in optimizer.param_groups
                      if group.get("capturable") or group.get("fused")
                      for parameter in group["params"]}
-        fields = self._fields(name, set(parameters) | {
-            key for group in saved for key in group["params"]})
-        for key, names in fields.items():
-            if key not in parameters:
-                continue
+        saved_keys = {key for group in saved for key in group["params"]}
+        fields = self._fields(name, saved_keys)
+        for key in sorted(parameters.keys() & saved_keys):
+            parameter, names = parameters[key], fields.get(key, {})
             self.source.used.update(names.values())
-            if is_own(parameters[key]):
-                self._add_state(parameters[key], state, names, id(parameters[key]) in on_device)
+            if is_own(parameter):
+                self._copies.append(partial(_drop_state, state, parameter, names))
+                self._add_state(parameter, state, names, id(parameter) in on_device)
             else:
                 self._pass_over(names)
+
+    def _renamed_groups(self, name: str, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """With the names that the program has for the parameters."""
+        prefix = len(name) + 1
+        return [{**group, "params": [self.source.renamed(f"{name}.{key}")[prefix:]
+                                     for key in group["params"]]} for group in groups]
 
     def _fields(self, name: str, keys: set[str]) -> dict[str, dict[str, str]]:
         """{parameter: {field: full name}}: what is stored of each."""
@@ -291,6 +301,14 @@ def _owned(optimizer: Any) -> Callable[[Any], bool]:
     own = {id(parameter) for group in optimizer.optim.param_groups
            for parameter in group["params"]}
     return lambda parameter: id(parameter) in own
+
+
+def _drop_state(state: Any, parameter: Any, fields: Mapping[str, str]) -> None:
+    """Later than the checkpoint, the optimizer may have state that it had not then."""
+    own = state.pop(parameter, {})
+    kept = {field: value for field, value in own.items() if field in fields}
+    if kept:
+        state[parameter] = kept
 
 
 def _set_state(state: Any, parameter: Any, field: str, stored: Stored, is_on_device: bool) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.state_dict import _get_fqns, get_model_state_dict
+from torch.distributed.checkpoint.state_dict import _get_fqns
 
 from ddprun import _random, _trees
 from ddprun._library import CheckpointError
@@ -14,6 +15,10 @@ from ddprun._tensors import FIRST, SHARED, ArrayItem, Item, is_array
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+
+#: By module, {its own name of an entry: the plain one}.
+_plain_names: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
 
 
 class Snapshot:
@@ -84,8 +89,19 @@ def is_stateful(thing: Any) -> bool:
 
 
 def model_tensors(module: Any) -> dict[str, Any]:
-    """Live tensors, and other entries of the module's state, by name without wrappers' prefixes."""
-    return dict(get_model_state_dict(module))
+    """Live tensors, and other entries of the module's state, by name without wrappers' prefixes.
+
+    The same as get_model_state_dict(), which looks each name up anew: 0.1 ms a tensor.
+    """
+    return {plain_name(module, key): entry for key, entry in module.state_dict().items()}
+
+
+def plain_name(module: Any, key: str) -> str:
+    """The name of an entry without the prefixes of DDP, torch.compile and such."""
+    names = _plain_names.setdefault(module, {})
+    if key not in names:
+        names[key], = _get_fqns(module, key)
+    return names[key]
 
 
 def names_of_parameters(things: Mapping[str, Any]) -> dict[int, str]:
@@ -95,8 +111,7 @@ def names_of_parameters(things: Mapping[str, Any]) -> dict[int, str]:
     for name, module in modules.items():
         prefix = "" if len(modules) == 1 else name + "."
         for key, parameter in module.named_parameters(remove_duplicate=False):
-            fqn, = _get_fqns(module, key)
-            names.setdefault(id(parameter), prefix + fqn)
+            names.setdefault(id(parameter), prefix + plain_name(module, key))
     return names
 
 
@@ -156,12 +171,12 @@ def _with_parameters(module: Any) -> dict[str, Any]:
     """As model_tensors(), but parameters are the module's own objects."""
     entries = model_tensors(module)
     for key, parameter in module.named_parameters(remove_duplicate=False):
-        fqn, = _get_fqns(module, key)
-        entry = entries.get(fqn)
+        name = plain_name(module, key)
+        entry = entries.get(name)
         # A module that saves something else than its parameter keeps that.
         if isinstance(entry, torch.Tensor) and entry.shape == parameter.shape and (
                 entry.dtype == parameter.dtype):
-            entries[fqn] = parameter
+            entries[name] = parameter
     return entries
 
 
