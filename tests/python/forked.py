@@ -7,7 +7,7 @@ import tempfile
 import traceback
 import unittest
 
-from test_worker import PACKAGE, ROOT  # noqa: F401
+from test_worker import ROOT
 
 BUILDS = [os.getcwd(), os.path.join(ROOT, "build", "release"), os.path.join(ROOT, "build", "dev")]
 
