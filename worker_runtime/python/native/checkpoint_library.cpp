@@ -54,7 +54,7 @@ std::int32_t fail(const Error& why, DdprunError* error) {
     return static_cast<std::int32_t>(why.code) + 1;
 }
 
-/// Runs `act`, which returns a Result<void>. LibTorch's callers throw across C frames nothing.
+/// Runs `act`, which returns a Result<void>. No exception crosses the C interface.
 template <typename Act>
 std::int32_t guarded(DdprunError* error, const Act& act) noexcept {
     try {

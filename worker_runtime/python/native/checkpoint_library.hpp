@@ -7,8 +7,9 @@
 ///
 /// Functions that can fail return 0, or 1 and more: the ErrorCode plus 1; `error` then has the
 /// text. They block, may be called from any thread and throw nothing. Texts are UTF-8 that ends
-/// with NUL. Null pointers, texts and numbers over the bounds are errors. The header names of
-/// functions of worker_runtime/checkpoint say what each one does.
+/// with NUL. Null pointers, and texts and numbers over the bounds, are errors. Each function calls
+/// the one of worker_runtime/checkpoint that its name or comment says, whose header has the
+/// contract.
 extern "C" {
 
 /// Grows when a function or struct changes.
