@@ -17,6 +17,7 @@ import zipfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.join(HERE, "..", "worker_runtime", "python", "ddprun")
+LIBRARY = "ddprun-checkpoint.so"
 WHEN = (2020, 1, 1, 0, 0, 0)
 
 
@@ -69,7 +70,9 @@ def main():
     for program in sorted(os.listdir(programs)):
         # A wheel holds no links: ddprun-launch is an entry point.
         if not os.path.islink(os.path.join(programs, program)):
-            wheel.add(f"{name}.data/scripts/{program}", read(os.path.join(programs, program)), True)
+            # The package loads its library from beside itself.
+            place = "ddprun/" if program == LIBRARY else f"{name}.data/scripts/"
+            wheel.add(place + program, read(os.path.join(programs, program)), True)
     info = name + ".dist-info/"
     metadata = read(os.path.join(HERE, "wheel", "METADATA")).decode()
     metadata = metadata.replace("@VERSION@", options.version)

@@ -13,8 +13,8 @@ each (two ddprun processes on this machine):
   1. in C++ (examples/train_digits), undisturbed;
   2. the same, but one node is killed with SIGKILL and started again, as a replaced machine would
      be: it ends with the same parameters, bit for bit, or this script fails;
-  3. in Python (examples/python_ddp), an ordinary PyTorch script: one node is killed and does not
-     come back; the other goes on alone from the newest checkpoint and finishes.
+  3. in Python (examples/python_ddp), PyTorch with ddprun's checkpoints: one node is killed and does
+     not come back; the other goes on alone from the newest checkpoint and finishes.
 
   --prebuilt   install and build nothing, only the third: with DDPRUN, else the ddprun in PATH, and
                PYTHON_EXEC, else .venv, else python3 in PATH; it must have torch and scikit-learn
@@ -57,7 +57,8 @@ sys.exit(any(u.find_spec(name) is None for name in ("torch", "numpy", "sklearn")
     fi
 else
     scripts/setup.sh
-    scripts/build.sh release ddprun ddprun-keeper ddprun-readahead ddprun-rendezvous train_digits
+    scripts/build.sh release ddprun ddprun-keeper ddprun-readahead ddprun-rendezvous \
+        ddprun-checkpoint train_digits
 fi
 readonly ddprun python
 
@@ -145,7 +146,22 @@ run_job() {
 }
 
 readonly in_cpp=(build/release/bin/train_digits --min-epoch-seconds 0.25)
-readonly in_python=(examples/python_ddp/train.py --min-epoch-seconds 0.8)
+# The library of the checkpoints: of this checkout, of an installed wheel, or beside the program.
+# Where it is missing, the same training writes its own ones.
+python_program=examples/python_ddp/train.py
+beside=$(dirname "$(readlink -f "$ddprun")")/ddprun-checkpoint.so
+if DDPRUN_CHECKPOINT_LIBRARY=$("$python" -c \
+    'from ddprun import _library; print(_library.find_library())' 2>/dev/null); then
+    export DDPRUN_CHECKPOINT_LIBRARY
+elif [ -e "$beside" ]; then
+    export DDPRUN_CHECKPOINT_LIBRARY=$beside
+else
+    unset DDPRUN_CHECKPOINT_LIBRARY
+fi
+if [ -n "${DDPRUN_CHECKPOINT_LIBRARY:-}" ]; then
+    python_program=examples/python_ddp/train_with_ddprun.py
+fi
+readonly in_python=("$python_program" --min-epoch-seconds 0.8)
 
 run_in_cpp() {
     say '1. in C++: two nodes on this machine, two workers each, undisturbed'

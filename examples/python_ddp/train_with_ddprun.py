@@ -1,13 +1,11 @@
 """Trains a small network on handwritten digits with DistributedDataParallel on CPUs.
 
-A script like any other: it takes its place from the environment (`env://`), writes a checkpoint
-after every epoch and goes on from the newest one it finds. It knows nothing of who starts it, on
-how many machines, or how often.
+train.py with ddprun's checkpoints: every rank leaves after the same step with its place in the
+epoch saved, and goes on exactly there.
 """
 
 import argparse
-import os
-import re
+import hashlib
 import time
 
 import ddprun
@@ -51,53 +49,37 @@ def make_network():
         nn.Flatten(), nn.Linear(32 * 4 * 4, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def newest_checkpoint(directory):
-    """Path of the checkpoint with the highest epoch; empty if there is none."""
-    names = os.listdir(directory) if os.path.isdir(directory) else []
-    found = [(int(match[1]), match[0]) for match in
-             (re.fullmatch(r"epoch-(\d+)\.pt", name) for name in names) if match]
-    return os.path.join(directory, max(found)[1]) if found else ""
-
-
-def save_checkpoint(directory, state):
-    """Written aside and renamed: whoever reads a checkpoint sees a whole one."""
-    os.makedirs(directory, exist_ok=True)
-    path = os.path.join(directory, f"epoch-{state['epoch']:04d}.pt")
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def resume(directory, model, optimizer):
-    """Loads the checkpoint that rank 0 chooses, on every rank; returns the epochs done."""
-    chosen = [newest_checkpoint(directory) if dist.get_rank() == 0 else ""]
-    dist.broadcast_object_list(chosen, src=0)
-    if not chosen[0]:
-        return 0
-    state = torch.load(chosen[0], map_location="cpu", weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
+def resume(checkpoints, model, optimizer):
+    """Loads the newest checkpoint; returns the epochs done, and the steps of the one under way."""
+    step = checkpoints.resume(model=model, optimizer=optimizer)
+    if step is None:
+        return 0, 0
     if dist.get_rank() == 0:
-        print(f"resumed from {os.path.basename(chosen[0])}", flush=True)
-    return state["epoch"]
+        print(f"resumed from step {step}", flush=True)
+    place = checkpoints.values["place"]
+    # In another world size an epoch has other steps: it begins again.
+    return place["epochs"], place["steps"] if place["world"] == dist.get_world_size() else 0
 
 
-def save(arguments, epochs_done, network, optimizer):
-    """Rank 0's: what resume() needs."""
-    if dist.get_rank() == 0:
-        save_checkpoint(arguments.checkpoint_dir, {
-            "epoch": epochs_done, "model": network.module.state_dict(),
-            "optimizer": optimizer.state_dict()})
+def place_of(epochs, steps):
+    return {"epochs": epochs, "steps": steps, "world": dist.get_world_size()}
 
 
-def train_epoch(network, loader, optimizer, arguments, epoch, tells_first_step):
+def parameters_of(model):
+    """The same text for the same bits."""
+    state = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        state.update(tensor.numpy().tobytes())
+    return state.hexdigest()[:16]
+
+
+def train_epoch(network, loader, optimizer, checkpoints, epoch, steps_done, tells_first_step):
     """Mean loss over all ranks and the number of images that they saw."""
     network.train()
     total = torch.zeros(2)
     for step, (images, labels) in enumerate(loader, start=1):
+        if step <= steps_done:
+            continue
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(network(images), labels)
         loss.backward()
@@ -105,9 +87,11 @@ def train_epoch(network, loader, optimizer, arguments, epoch, tells_first_step):
         if tells_first_step and step == 1:
             print(f"first step: loss {loss.item():.4f}", flush=True)
         total += torch.tensor([loss.item() * len(labels), len(labels)])
-        worker.progress((epoch - 1) * len(loader) + step, samples=len(labels), loss=loss.item())
+        steps = (epoch - 1) * len(loader) + step
+        worker.progress(steps, samples=len(labels), loss=loss.item())
         if worker.stop_requested():
-            save(arguments, epoch - 1, network, optimizer)
+            checkpoints.save(steps, model=network, optimizer=optimizer,
+                             place=place_of(epoch - 1, step))
             worker.leave()
     dist.all_reduce(total)
     return (total[0] / total[1]).item(), int(total[1])
@@ -127,7 +111,7 @@ def accuracy(model, dataset):
 
 def main():
     arguments = parse_arguments()
-    worker.checkpoints_in(arguments.checkpoint_dir)
+    checkpoints = ddprun.Checkpoints(arguments.checkpoint_dir)
     torch.set_num_threads(1)
     torch.manual_seed(arguments.seed)
     dist.init_process_group("gloo")
@@ -136,7 +120,7 @@ def main():
     train_set, test_set = load_data(arguments.seed)
     model = make_network()
     optimizer = torch.optim.Adam(model.parameters(), lr=arguments.lr)
-    epochs_done = resume(arguments.checkpoint_dir, model, optimizer)
+    epochs_done, steps_done = resume(checkpoints, model, optimizer)
     network = DistributedDataParallel(model)
     sampler = DistributedSampler(train_set, seed=arguments.seed)
     loader = DataLoader(train_set, batch_size=arguments.batch_size, sampler=sampler)
@@ -144,15 +128,18 @@ def main():
         print(f"training on {dist.get_world_size()} workers, {len(train_set)} images, "
               f"epochs {epochs_done + 1} to {arguments.epochs}", flush=True)
 
+    saving = None
     for epoch in range(epochs_done + 1, arguments.epochs + 1):
         started = time.monotonic()
         sampler.set_epoch(epoch)
-        loss, images = train_epoch(network, loader, optimizer, arguments, epoch,
+        loss, images = train_epoch(network, loader, optimizer, checkpoints, epoch,
+                                   steps_done if epoch == epochs_done + 1 else 0,
                                    tells_first_step=is_first and epoch == epochs_done + 1)
         rate = images / (time.monotonic() - started)
         score = accuracy(model, test_set)
         time.sleep(max(0.0, arguments.min_epoch_seconds - (time.monotonic() - started)))
-        save(arguments, epoch, network, optimizer)
+        saving = checkpoints.save_async(epoch * len(loader), model=network, optimizer=optimizer,
+                                        place=place_of(epoch, 0))
         if is_first:
             left = (arguments.epochs - epoch) * (time.monotonic() - started)
             print(f"epoch {epoch}/{arguments.epochs}: loss {loss:.4f}, accuracy {score:.2%}, "
@@ -161,6 +148,9 @@ def main():
     score = accuracy(model, test_set)
     if is_first:
         print(f"finished {arguments.epochs} epochs: accuracy {score:.2%}", flush=True)
+        print(f"parameters {parameters_of(model)}", flush=True)
+    if saving is not None:
+        saving.wait()
     dist.barrier()
     # The thread that drops the last reference to the group waits for the group's own thread. The
     # network would wait with the interpreter's lock, which the group's thread may need to end.

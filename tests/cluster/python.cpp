@@ -126,12 +126,41 @@ TEST_CASE("the example that asks is stopped after a step and goes on from its ch
     CHECK(first.count_lines("failed|exited with code|terminate called") == 0);
     const std::vector<std::string> saved = list_folder(cluster.dir() / "checkpoints");
     Process& second = cluster.start_ddprun(args, with_package(python));
-    const std::string resumed = second.wait_for_line("^resumed from epoch-");
+    const std::string resumed = second.wait_for_line("^resumed from step ");
     second.signal(SIGTERM);
     CHECK(second.wait_exit() == 128 + SIGTERM);
     REQUIRE_FALSE(saved.empty());
-    CHECK(resumed.ends_with(saved.back()));
-    CHECK(saved.back() == fmt::format("epoch-{:04}.pt", first.count_lines("^epoch ")));
+    const std::string step = resumed.substr(std::string("resumed from step ").size());
+    CHECK(saved.back() == fmt::format("step-{:012}", std::stoll(step)));
+    CHECK(std::stoul(step) >= 23 * first.count_lines("^epoch "));  // steps of an epoch
+    cluster.wait_all_gone();
+}
+
+TEST_CASE("the example that was stopped within an epoch ends as the one that was not") {
+    const std::string python = torch_python();
+    if (python.empty()) {
+        return;
+    }
+    Cluster cluster;
+    const auto start = [&](const std::string& folder) -> Process& {
+        return cluster.start_ddprun(
+            {"--nproc-per-node", "2", source_dir() + "/examples/python_ddp/train_with_ddprun.py",
+             "--epochs", "6", "--min-epoch-seconds", "0.2", "--checkpoint-dir",
+             cluster.dir() / folder},
+            with_package(python));
+    };
+    Process& whole = start("whole");
+    const std::string wanted = whole.wait_for_line("^parameters ");
+    CHECK(whole.wait_exit() == 0);
+    Process& stopped = start("stopped");
+    stopped.wait_for_line("^epoch 2/6");
+    stopped.signal(SIGTERM);
+    CHECK(stopped.wait_exit() == 128 + SIGTERM);
+    CHECK(stopped.count_lines("^parameters ") == 0);
+    Process& resumed = start("stopped");
+    CHECK(resumed.wait_for_line("^parameters ") == wanted);
+    CHECK(resumed.count_lines("^resumed from step ") == 1);
+    CHECK(resumed.wait_exit() == 0);
     cluster.wait_all_gone();
 }
 

@@ -76,6 +76,14 @@ class Wheel(unittest.TestCase):
                 self.assertEqual(file.read(4), b"\x7fELF", program)
             self.assertTrue(os.access(path, os.X_OK), program)
 
+    def test_the_library_of_checkpoints_is_in_the_package(self):
+        text = output_of(self.python, "-B", "-c", "import ddprun._library as l\n"
+                         "path = l.find_library()\nl.Library(path)\nprint(path)",
+                         env=self.variables, cwd=self.folder)
+        site = output_of(self.python, "-c", "import ddprun; print(ddprun.__path__[0])").strip()
+        self.assertEqual(text.strip(), os.path.join(os.path.realpath(site),
+                                                    "ddprun-checkpoint.so"))
+
     def test_ddprun_runs_a_script(self):
         self.runs_two_workers(os.path.join(self.bin, "ddprun"), arguments=["a b"], says=" a b")
 

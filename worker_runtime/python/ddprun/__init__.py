@@ -17,7 +17,18 @@ from __future__ import annotations
 
 from ddprun._worker import EXIT_LEFT_WHEN_ASKED, Worker
 
-__all__ = ["EXIT_LEFT_WHEN_ASKED", "Worker", "worker"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ddprun._library import CheckpointError
+    from ddprun._saves import Checkpoints
+    from ddprun._verify import verify_resume
+
+__all__ = ["EXIT_LEFT_WHEN_ASKED", "CheckpointError", "Checkpoints", "Worker", "verify_resume",
+           "worker"]
+
+# Imported when they are asked for: they import torch.
+_LATE = {"CheckpointError": "ddprun._library", "Checkpoints": "ddprun._saves",
+         "verify_resume": "ddprun._verify"}
 
 _the_worker: Worker | None = None
 
@@ -38,3 +49,11 @@ def worker() -> Worker:
 
         _the_worker = Worker(os.environ)
     return _the_worker
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATE:
+        raise AttributeError(f"module 'ddprun' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LATE[name]), name)

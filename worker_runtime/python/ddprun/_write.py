@@ -1,0 +1,98 @@
+"""One checkpoint as all ranks write it: whole on all of them, or nowhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddprun._library import CheckpointError, File, Manifest, Partial
+from ddprun._shares import MODEL, TRAINING, kind_of, prefix_of
+from ddprun._tensors import in_memory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ddprun._exchange import Exchange
+    from ddprun._library import Library
+    from ddprun._shares import Shares
+    from ddprun._tensors import Item
+
+
+class Write:
+    """A checkpoint that is about to be written; `items` are what this rank writes."""
+
+    def __init__(self, library: Library, dir: str, step: int, shares: Shares,
+                 items: Sequence[Item]) -> None:
+        self.dir = dir
+        self.step = step
+        self.items = items
+        self._library = library
+        self._shares = shares
+
+    def size(self) -> int:
+        """Bytes of this rank's tensors."""
+        return sum(item.size for item in self.items)
+
+    def write(self, exchange: Exchange, manifest: Manifest, is_isolated: Callable[[], bool],
+              on_warning: Callable[[str], None], problem: str | None = None) -> None:
+        """Returns once the checkpoint is in place and on disk.
+
+        manifest: without files. problem: why this rank cannot write, so that no rank publishes.
+        Raises CheckpointError on every rank with the problem of the first rank that has one;
+        nothing of the checkpoint is left then.
+        """
+        partial = None
+        if exchange.rank == 0 and problem is None:
+            try:
+                partial = self._library.begin(self.dir, self.step, self._shares.size)
+            except CheckpointError as error:
+                problem = str(error)
+        try:
+            said = exchange.gather([problem, partial.name if partial else ""])
+            self._raise_first([rank_problem for rank_problem, _ in said])
+            files = self._write_files(exchange, Partial(self.dir, self.step, said[0][1]))
+        except CheckpointError:
+            if partial is not None:
+                self._library.abandon(partial)
+            raise
+        problem = None
+        if partial is not None:
+            try:
+                self._publish(partial, manifest._replace(files=files), is_isolated, on_warning)
+            except CheckpointError as error:
+                problem = str(error)
+        self._raise_first(exchange.gather(problem))
+
+    def _write_files(self, exchange: Exchange, partial: Partial) -> list[File]:
+        """The files of all ranks."""
+        problem, files = None, []
+        try:
+            for kind in (MODEL, TRAINING):
+                pairs = [in_memory(item) for item in self.items if kind_of(item.name) == kind]
+                if pairs:
+                    files.append(self._library.write_tensors(
+                        partial, self._shares.file_name(kind, exchange.rank), prefix_of(kind),
+                        [part for _, part in pairs]))
+        except (CheckpointError, MemoryError, RuntimeError) as error:
+            problem = f"{error}; its tensors take {self.size()} bytes there"
+        said: list[Any] = exchange.gather([problem, files])
+        self._raise_first([rank_problem for rank_problem, _ in said])
+        return [File(*file) for _, rank_files in said for file in rank_files]
+
+    def _publish(self, partial: Partial, manifest: Manifest, is_isolated: Callable[[], bool],
+                 on_warning: Callable[[str], None]) -> None:
+        index = self._shares.model_index()
+        try:
+            if index is not None:
+                files = [*manifest.files, self._library.write_model_index(partial, *index)]
+                manifest = manifest._replace(files=files)
+        except CheckpointError:
+            self._library.abandon(partial)
+            raise
+        self._library.publish(partial, manifest, is_isolated, on_warning)
+
+    def _raise_first(self, problems: Sequence[str | None]) -> None:
+        for rank, problem in enumerate(problems):
+            if problem is not None:
+                raise CheckpointError(f"checkpoint of step {self.step} is not saved to "
+                                      f"{self.dir}: rank {rank}: {problem}")
