@@ -93,8 +93,8 @@ void remove_old(const std::string& dir, std::int64_t written, const PublishOptio
     int kept = 0;
     for (const std::int64_t step : *steps) {
         const std::string folder = path_of(dir, step_folder_name(step));
-        const bool is_kept_for_good = options.keep_every > 0 && step % options.keep_every == 0;
-        if (step > written || (is_kept_for_good && step != written)) {
+        const bool is_milestone = options.keep_every > 0 && step % options.keep_every == 0;
+        if (step > written || (is_milestone && step < written)) {
             continue;
         }
         if (step == written || (kept < options.keep && look_into(dir, step).has_value())) {
@@ -109,6 +109,11 @@ Result<void> put_durably_in_place(const PartialCheckpoint& partial, const Publis
     if (options.keep < 1) {
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("{} checkpoints are to be kept; give 1 or more", options.keep)};
+    }
+    if (options.keep_every < 0) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("every {}th checkpoint is to be kept; give 0 or more",
+                                 options.keep_every)};
     }
     const Result<UniqueFd> dir_fd = open_folder(partial.dir);
     if (!dir_fd) {

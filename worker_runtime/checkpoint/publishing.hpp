@@ -19,7 +19,7 @@ struct PublishOptions {
     /// Newest checkpoints that are kept, this one and older ones that look complete; at least 1.
     /// Publishing then removes older checkpoints; those with a higher step stay.
     int keep = 3;
-    /// Above 0: checkpoints whose step is a multiple of it stay, too, and are not counted.
+    /// Checkpoints whose step is a multiple of it stay as well; 0: none.
     std::int64_t keep_every = 0;
     /// Asked right before the rename; while it is true nothing is published.
     std::function<bool()> is_isolated = [] { return false; };

@@ -200,7 +200,7 @@ Action declare_checkpoints(CLI::App& verb) {
         ->check(at_least<std::int64_t>(0));
     verb.add_flag("--json", options->wants_json, "one object a line");
     verb.footer(R"(
-DIR has the checkpoints of a training in C++ (ddprun::Checkpoints). The newest
+DIR has the checkpoints of ddprun::Checkpoints in C++ or Python. The newest
 comes first. list looks whether all files exist and have the right sizes;
 verify also reads them and compares their checksums, while a training goes on,
 too. The exit code is 1 if a checkpoint is damaged, cannot be read, or if there

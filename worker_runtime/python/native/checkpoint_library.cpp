@@ -183,8 +183,8 @@ Result<std::string> plain_name(const DdprunFile* file) {
 }
 
 Result<worker::Manifest> manifest_of(std::int64_t step, const DdprunManifest* given) {
-    if (given == nullptr || given->keep_every < 0) {
-        return bad("no manifest, or a number of steps below 0");
+    if (given == nullptr) {
+        return bad("no manifest");
     }
     Result<std::map<std::string, std::string>> values = texts_of(given->values, given->value_count);
     const Result<std::span<const DdprunFile>> files = list_of(given->files, given->file_count);
