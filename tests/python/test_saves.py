@@ -629,6 +629,26 @@ class Asynchronous(ForkedTest):
         self.assertEqual(said.count("\n"), 1, said)
         self.assertEqual(len(os.listdir(self.folder)), 2)
 
+    def test_a_copy_that_fails_on_one_rank_is_no_save_on_any(self):
+        from ddprun import _staging
+
+        def act(rank):
+            checkpoints = ddprun.Checkpoints(self.folder)
+            model = network()
+            for is_late in (False, True):
+                def fails(buffers, items, after=None):
+                    if rank == 0 and any(item.is_late == is_late for item in items):
+                        raise MemoryError("no memory")
+
+                with unittest.mock.patch.object(_staging.Buffers, "copy", fails):
+                    saving = checkpoints.save_async(1, model=model)
+                    with self.assertRaisesRegex(ddprun.CheckpointError, "rank 0: .*no memory"):
+                        saving.wait()
+            return os.listdir(self.folder) if os.path.exists(self.folder) else []
+
+        (names, said), (_, quiet) = self.on_ranks(2, act)
+        self.assertEqual((names, said.count("\n"), quiet), ([], 2, ""))
+
     def test_sharded_ranks_train_on_while_each_step_is_saved(self):
         def made(seed):
             torch.manual_seed(seed)
@@ -757,7 +777,6 @@ class TheLibrary(ForkedTest):
             begun = self.library.begin(self.folder, 1, 0)
             with self.assertRaises(ddprun.CheckpointError):
                 self.library.publish(begun, manifest, lambda: False, print)
-            self.library.abandon(begun)
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_it_shows_nothing_but_its_functions(self):

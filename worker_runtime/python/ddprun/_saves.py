@@ -72,8 +72,9 @@ class Checkpoints:
         things: `model` and `optimizer`; anything with state_dict() and load_state_dict(); tensors,
         arrays, numbers, texts, lists and dicts. rng: random states, too.
 
-        False, on every rank and after one line on stderr: it could not be written, nothing of it
-        is left. Raises CheckpointError on every rank if something is no state or no name.
+        Returns False on every rank, after one line on stderr, if it could not be written; nothing
+        of it is left then. Raises CheckpointError on every rank if something is no state or no
+        name, and once a peer is gone.
         """
         with self._worker.checkpointing():
             self._wait_for_last()
@@ -123,9 +124,8 @@ class Checkpoints:
 
         Returns None if the folder has no checkpoint. things: those that save() was given;
         numbers, texts, lists and dicts come as `values`. In another world size each rank reads
-        its parts. rename: gives stored names new ones. Without
-        strict, things that the checkpoint lacks stay as they are, and one line names each that is
-        new or gone.
+        its parts. rename: gives stored names new ones. Without strict, things that the checkpoint
+        lacks stay as they are, and one line names each that is new or gone.
 
         Raises CheckpointError on every rank, before anything is changed, if the folder cannot be
         used, if no checkpoint is valid, or if one does not fit.
@@ -186,24 +186,33 @@ class Checkpoints:
     def _start(self, saving: Saving, write: Write, manifest: Manifest,
                things: Mapping[str, Any]) -> None:
         late = [item for item in write.items if item.is_late]
-        self._buffers.copy([item for item in write.items if not item.is_late])
+        problem: Exception | None = None
+        try:
+            self._buffers.copy([item for item in write.items if not item.is_late])
+        except Exception as error:  # as no memory: the thread tells the other ranks
+            problem = error
         after = mark(late)
         for thing in things.values():
             if is_optimizer(thing) and thing not in self._hooked:
                 self._hooked[thing] = thing.register_step_pre_hook(
                     lambda *_: self.before_step())
 
-        def work(problem: str | None) -> None:
+        def copy() -> None:
+            if problem is not None:
+                raise problem
+            self._buffers.copy(late, after)
+
+        def work(copy_problem: str | None) -> None:
             assert self._back is not None
             try:
                 write.write(self._back, manifest, self._worker.is_isolated, self._worker._warn,
-                            problem)
+                            copy_problem)
             except CheckpointError as error:
                 self._say(str(error))
                 raise
 
         self._last = saving
-        saving._start(lambda: self._buffers.copy(late, after), work)
+        saving._start(copy, work)
 
     def _say(self, what: str) -> None:
         if self._front is None or self._front.rank == 0:

@@ -182,17 +182,16 @@ Result<std::string> plain_name(const DdprunFile* file) {
     return name;
 }
 
-Result<void> publish(const DdprunPartial* partial, const DdprunManifest* given) {
-    const Result<worker::PartialCheckpoint> checkpoint = partial_of(partial);
-    if (!checkpoint || given == nullptr) {
-        return checkpoint ? bad("no manifest") : checkpoint.error();
+Result<worker::Manifest> manifest_of(std::int64_t step, const DdprunManifest* given) {
+    if (given == nullptr) {
+        return bad("no manifest");
     }
     Result<std::map<std::string, std::string>> values = texts_of(given->values, given->value_count);
     const Result<std::span<const DdprunFile>> files = list_of(given->files, given->file_count);
     if (!values || !files) {
         return values ? files.error() : values.error();
     }
-    worker::Manifest manifest{.info = {.step = checkpoint->step,
+    worker::Manifest manifest{.info = {.step = step,
                                        .generation = ddprun::Generation(given->generation),
                                        .world_size = given->world_size,
                                        .values = *std::move(values)},
@@ -200,16 +199,33 @@ Result<void> publish(const DdprunPartial* partial, const DdprunManifest* given) 
     for (const DdprunFile& file : *files) {
         manifest.files.push_back(file_of(file));
     }
-    worker::PublishOptions options{.keep = given->keep, .keep_every = given->keep_every};
-    if (given->is_isolated != nullptr) {
-        options.is_isolated = [ask = given->is_isolated] { return ask() != 0; };
+    return manifest;
+}
+
+worker::PublishOptions options_of(const DdprunManifest& given) {
+    worker::PublishOptions options{.keep = given.keep, .keep_every = given.keep_every};
+    if (given.is_isolated != nullptr) {
+        options.is_isolated = [ask = given.is_isolated] { return ask() != 0; };
     }
-    if (given->on_warning != nullptr) {
-        options.on_warning = [warn = given->on_warning](const std::string& text) {
+    if (given.on_warning != nullptr) {
+        options.on_warning = [warn = given.on_warning](const std::string& text) {
             warn(text.c_str());
         };
     }
-    const Result<std::string> path = worker::publish(*checkpoint, manifest, options);
+    return options;
+}
+
+Result<void> publish(const DdprunPartial* partial, const DdprunManifest* given) {
+    const Result<worker::PartialCheckpoint> checkpoint = partial_of(partial);
+    if (!checkpoint) {
+        return checkpoint.error();
+    }
+    const Result<worker::Manifest> manifest = manifest_of(checkpoint->step, given);
+    if (!manifest) {
+        worker::abandon(*checkpoint);
+        return manifest.error();
+    }
+    const Result<std::string> path = worker::publish(*checkpoint, *manifest, options_of(*given));
     return path ? Result<void>() : Result<void>(path.error());
 }
 
