@@ -14,8 +14,8 @@ shows Python's stacks.
 
   --without-torch   leave .venv out; what needs PyTorch is then skipped, and says so
   --cuda-headers    also the headers of CUDA and NCCL in .venv/compile-only (212 MB are downloaded,
-                    6 kept), so that what needs a GPU is compiled where there is none; if they
-                    cannot be had, it says so and goes on
+                    6 kept), so that what needs a GPU is compiled where there is none, and for the
+                    fake GPU without LibTorch; if they cannot be had, it says so and goes on
   --fake-gpu        also a LibTorch for CUDA with its headers in .venv/fake-gpu (773 MB are
                     downloaded, 1.2 GB kept), for the tests that run it without a GPU: see
                     tests/fake_gpu. Refused where NVIDIA's driver is installed

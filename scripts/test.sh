@@ -33,7 +33,8 @@ only if nothing failed. What is skipped is said aloud.
                     must be there. If all pass, docs/training-on-gpus.md then says so
   --fake-gpu        the same on the fake GPU of tests/fake_gpu, on a machine without a GPU, and the
                     tests of that fake: builds `fake-gpu`. Installs nothing but what
-                    scripts/setup.sh --fake-gpu does. Uses ddprun of build/release if it is there
+                    scripts/setup.sh --fake-gpu does. Uses ddprun of build/release if it is there.
+                    The fake's tests without LibTorch are also in every run without options
 TEXT
 }
 
@@ -146,8 +147,8 @@ step "set-up" scripts/setup.sh "${setup_options[@]}"
 has_torch=no
 if [ -x .venv/bin/torchrun ] && [ "$with_torch" = yes ]; then has_torch=yes; fi
 [ "$has_torch" = yes ] || left_out+=("everything that runs PyTorch")
-[ "$has_torch" = no ] || [ -e .venv/compile-only/cuda.txt ] ||
-    left_out+=("compiling what needs a GPU: CUDA's and NCCL's headers could not be had")
+[ -e .venv/compile-only/cuda.txt ] ||
+    left_out+=("the fake GPU, and compiling what needs a GPU: no headers of CUDA and NCCL")
 
 step "build: release" scripts/build.sh release
 export DDPRUN_SIM_SECONDS="${DDPRUN_SIM_SECONDS:-60}"
@@ -169,7 +170,7 @@ step "build: fuzz" scripts/build.sh fuzz
 [ "$is_full" = no ] || export DDPRUN_FUZZ_SECONDS=${DDPRUN_FUZZ_SECONDS:-600}
 suite "fuzz targets: their corpus, then a search" fuzz -L fuzz --parallel 2
 
-[ "$is_full" = yes ] || left_out+=("the worker runtime on a fake GPU: --full or --fake-gpu runs it")
+[ "$is_full" = yes ] || left_out+=("LibTorch on the fake GPU: --full or --fake-gpu runs it")
 if [ "$is_full" = yes ]; then
     sim=build/release/bin/ddprun-sim
     check "simulator: 200,000 seeds, every probe reached" "$sim" --seeds 200000 --probes

@@ -6,61 +6,28 @@ usage: fake_gpu_test.py --build FOLDER [unittest's words]
 """
 
 import os
-import re
 import signal
 import subprocess
-import sys
-import tempfile
-import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "gpu"))
-import ranks as of_ranks  # noqa: E402  (it lies in another folder)
+import fake_machine
+from fake_machine import of_ranks, options, program
 
-BUILD = ""
 ENGINES = ("nccl", "nccl2")
-# Seconds that a waiting rank must stay silent. No figure is measured by this time.
-A_WHILE = 2
 
 
-def program(name):
-    return os.path.join(BUILD, "tests", "fake_gpu", name)
-
-
-class FakeMachine(unittest.TestCase):
-    """Each test has a machine of its own."""
-
-    def setUp(self):
-        machine = tempfile.TemporaryDirectory(dir="/dev/shm")
-        self.addCleanup(machine.cleanup)
-        self.variables = {"DDPRUN_FAKE_GPU_STATE": machine.name}
-        self.folder = machine.name
-
+class NcclTest(fake_machine.FakeMachine):
     def start(self, scenario, engine, world=2, of_rank=None, **variables):
-        ranks = of_ranks.Ranks(
+        return self.with_cleanup(of_ranks.Ranks(
             world, [program("nccl_peer"), scenario, engine],
-            os.path.join(BUILD, "tests", "gpu_peer"),
-            {"DDPRUN_FAKE_GPU_COUNT": world, **self.variables, **variables}, of_rank)
-        self.addCleanup(ranks.__exit__)
-        return ranks
+            os.path.join(options.build, "tests", "gpu_peer"),
+            {"DDPRUN_FAKE_GPU_COUNT": world, **self.variables, **variables}, of_rank))
 
-    def texts(self, ranks):
-        return "\n".join(f"rank {rank}: {ranks.text(rank)}"
-                         for rank, process in enumerate(ranks.processes)
-                         if process.poll() is not None)
-
-    def require_exits(self, ranks, *wanted):
-        codes = ranks.wait()
-        self.assertEqual(codes, list(wanted), self.texts(ranks))
-
-
-class NcclTest(FakeMachine):
     def test_collectives_are_right_in_all_types(self):
         for engine in ENGINES:
             for world in (2, 3):
                 with self.subTest(engine=engine, world=world):
                     ranks = self.start("collectives", engine, world)
                     self.require_exits(ranks, *[0] * world)
-        self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("nccl-")], [])
 
     def test_collectives_are_right_with_slow_streams_and_poisoned_memory(self):
         for engine in ENGINES:
@@ -97,7 +64,7 @@ class NcclTest(FakeMachine):
                 self.kill(ranks, 1)
                 ranks.tell(0)
                 ranks.await_line(0, "^begun$")
-                self.assertTrue(ranks.is_silent(0, A_WHILE), ranks.outputs[0])
+                self.require_silent(ranks, 0)
                 ranks.tell(0)
                 ranks.await_line(0, "^aborted$")
                 ranks.await_line(0, "^the wait has")
@@ -106,12 +73,6 @@ class NcclTest(FakeMachine):
         """Assumed of NCCL: the end of a socket makes the communicator's asynchronous error."""
         ranks = self.lonely("nccl", DDPRUN_FAKE_GPU_LINK="network")
         self.kill(ranks, 1)
-        ranks.tell(0)
-        ranks.await_line(0, "remote process exited or there was a network error")
-
-    def test_a_zombie_is_a_dead_peer(self):
-        ranks = self.lonely("nccl", DDPRUN_FAKE_GPU_LINK="network")
-        ranks.processes[1].kill()  # and no process waits for it
         ranks.tell(0)
         ranks.await_line(0, "remote process exited or there was a network error")
 
@@ -130,20 +91,6 @@ class NcclTest(FakeMachine):
                 ranks.await_line(0, "^sum 2$")
                 ranks.await_line(0, wanted)
 
-    def test_an_operation_hangs_as_it_is_told_to(self):
-        ranks = self.start("sums", "nccl", of_rank={
-            0: {"DDPRUN_FAKE_GPU_NCCL_FAULT": "hang@3"}})
-        ranks.await_line(0, "^sum 2$")
-        ranks.await_line(1, "^sum 2$")
-        for rank in range(2):
-            self.assertTrue(ranks.is_silent(rank, A_WHILE), ranks.outputs[rank])
-
-    def test_a_rank_dies_in_an_operation_as_it_is_told_to(self):
-        ranks = self.start("sums", "nccl", of_rank={
-            0: {"DDPRUN_FAKE_GPU_NCCL_FAULT": "slow:10@1,die@3"}})
-        ranks.await_line(0, "^sum 2$")
-        self.assertEqual(ranks.processes[0].wait(of_ranks.DEADLINE), -signal.SIGKILL)
-
     def test_a_rank_that_is_refused_at_the_start_says_so(self):
         for engine in ENGINES:
             with self.subTest(engine=engine):
@@ -151,23 +98,6 @@ class NcclTest(FakeMachine):
                     0: {"DDPRUN_FAKE_GPU_NCCL_FAULT": "init-refuse"}})
                 ranks.await_line(0, "^not connected: ")
                 self.assertEqual(ranks.processes[0].wait(of_ranks.DEADLINE), 3)
-
-    def test_a_rank_waits_at_the_start_for_one_that_died_there(self):
-        """Assumed of NCCL: nothing ends that wait, not even the end of the other."""
-        ranks = self.start("sums", "nccl", DDPRUN_FAKE_GPU_LINK="network", of_rank={
-            1: {"DDPRUN_FAKE_GPU_NCCL_FAULT": "init-die"}})
-        self.assertEqual(ranks.processes[1].wait(of_ranks.DEADLINE), -signal.SIGKILL)
-        self.assertTrue(ranks.is_silent(0, A_WHILE), ranks.outputs[0])
-
-    def test_an_abort_ends_a_start_that_hangs(self):
-        """Assumed of NCCL: as its documentation says of communicators that do not block."""
-        ranks = self.start("abort_init", "nccl", DDPRUN_FAKE_GPU_NCCL_FAULT="init-hang")
-        for rank in range(2):
-            ranks.await_line(rank, "^connecting$")
-            self.assertTrue(ranks.is_silent(rank, A_WHILE), ranks.outputs[rank])
-            ranks.tell(rank)
-            ranks.await_line(rank, "^aborted$")
-        self.require_exits(ranks, 0, 0)
 
     def test_a_start_that_hangs_ends_at_the_time_out_of_libtorch(self):
         """LibTorch's abort() waits for that start, so that nothing ends it sooner."""
@@ -178,7 +108,7 @@ class NcclTest(FakeMachine):
             ranks.await_line(rank, "^not connected: NCCL timeout")
 
 
-class DeviceTest(FakeMachine):
+class DeviceTest(fake_machine.FakeMachine):
     def run_peer(self, scenario, **variables):
         environment = {**os.environ, **self.variables,
                        **{name: str(value) for name, value in variables.items()}}
@@ -222,23 +152,7 @@ class DeviceTest(FakeMachine):
     def test_every_name_that_libtorch_imports_is_there(self):
         self.require_said("^right$", "operators", LD_BIND_NOW=1)
 
-    def test_settings_that_cannot_be_used_are_refused_by_name(self):
-        for name, value in (("COUNT", "two"), ("LINK", "pigeon"), ("MEMORY_MIB", "0"),
-                            ("STATE", "/proc/nothing")):
-            self.require_said(f"fake GPU: DDPRUN_FAKE_GPU_{name}={value} is not ", "operators",
-                              -signal.SIGABRT, **{f"DDPRUN_FAKE_GPU_{name}": value})
-
-    def test_the_readme_has_every_variable(self):
-        folder = os.path.dirname(os.path.abspath(__file__))
-        with open(os.path.join(folder, "machine", "settings.cpp"), encoding="utf-8") as file:
-            read = set(re.findall(r'(?:variable|number|is_set)\("([A-Z_]+)"', file.read()))
-        with open(os.path.join(folder, "README.md"), encoding="utf-8") as file:
-            told = set(re.findall(r"^\| `([A-Z_]+)`", file.read(), re.MULTILINE))
-        self.assertEqual(read, told)
-
 
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    BUILD = os.path.abspath(arguments[arguments.index("--build") + 1])
-    del arguments[arguments.index("--build"):arguments.index("--build") + 2]
-    unittest.main(argv=[sys.argv[0], "-v", *arguments])
+    fake_machine.parser_of(__doc__).parse_args(namespace=options)
+    fake_machine.run_tests()

@@ -3,8 +3,6 @@
 // MASTER_PORT. It prints each event on a line of its own. When a check fails, the program prints a
 // line that begins with "wrong:" and exits 1.
 
-#include <nccl.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -28,18 +26,12 @@ namespace {
 
 using c10d::ReduceOp;
 using ddprun::test::hang;
+using ddprun::test::number;
 using ddprun::test::require;
 using ddprun::test::say;
 using ddprun::test::wrong;
-using Clock = std::chrono::steady_clock;
 using Group = c10::intrusive_ptr<c10d::Backend>;
 using Store = c10::intrusive_ptr<c10d::Store>;
-
-int number(const char* name) {
-    const char* const text = std::getenv(name);
-    require(text != nullptr, std::string(name) + " is missing");
-    return std::atoi(text);
-}
 
 struct Place {
     int rank = number("RANK");
@@ -315,42 +307,16 @@ int sums(const Place& place) {
     return 0;
 }
 
-/// All compute for a while. Then rank 0 launches a collective that the others do not launch.
+/// Rank 0 launches a collective that the others do not launch.
 int behind(const Place& place) {
-    constexpr std::chrono::seconds kWork{3};
     const Group group = connect(place);
     const at::Tensor numbers = filled(place, 1);
     all_reduce(group, numbers);
-    for (const auto end = Clock::now() + kWork; Clock::now() < end;) {
-        numbers.add_(1);
-        torch::cuda::synchronize(place.device.index());
-    }
+    torch::cuda::synchronize(place.device.index());
     if (place.rank == 0) {
         all_reduce(group, numbers);
     }
-    say("waiting");
     hang();
-}
-
-/// ncclCommAbort() ends an initialisation that hangs. NCCL is called without a process group.
-int abort_init(const Place& place) {
-    ncclUniqueId id;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    ncclComm_t communicator = nullptr;
-    require(ncclGetUniqueId(&id) == ncclSuccess, "no id");
-    require(ncclCommInitRankConfig(&communicator, place.size, id, place.rank, &config) ==
-                ncclInProgress,
-            "the call has waited");
-    say("connecting");
-    (void)std::getchar();
-    ncclResult_t state = ncclSuccess;
-    require(ncclCommGetAsyncError(communicator, &state) == ncclSuccess && state == ncclInProgress,
-            "it is no longer connecting");
-    require(ncclCommAbort(communicator) == ncclSuccess, "the abort has failed");
-    require(ncclCommAbort(nullptr) == ncclSuccess, "a second abort has failed");
-    say("aborted");
-    return 0;
 }
 
 /// A collective runs after a copy that was begun earlier, and a host that does not wait sees old
@@ -376,8 +342,11 @@ int order(const Place& place) {
 
 int main(int argc, char** argv) {
     const std::map<std::string, std::function<int(const Place&)>> scenarios = {
-        {"abort_init", abort_init}, {"behind", behind}, {"collectives", collectives},
-        {"lonely", lonely},         {"order", order},   {"sums", sums}};
+        {"behind", behind},
+        {"collectives", collectives},
+        {"lonely", lonely},
+        {"order", order},
+        {"sums", sums}};
     torch::set_num_threads(1);
     try {
         require(argc == 3, "usage: nccl_peer SCENARIO ENGINE");

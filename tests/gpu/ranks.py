@@ -75,20 +75,15 @@ def count_gpus(program):
                               text=True).stdout.split()[0])
 
 
-class Ranks:
+class Processes:
     """A generation of processes that take their place from the environment."""
 
-    def __init__(self, world, program, stores, variables=None, of_rank=None):
-        """`stores` is a program that serves stores."""
-        self.stores = stores_of(stores)
-        self.port = self.stores.open()
+    def __init__(self, world, program, variables=None, of_rank=None):
         self.outputs = [b"" for _ in range(world)]
         self.processes = []
         for rank in range(world):
             place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world,
-                     "LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1",
-                     "MASTER_PORT": self.port,
-                     "TORCHELASTIC_USE_AGENT_STORE": "True", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+                     "LOCAL_WORLD_SIZE": world}
             place.update(variables or {})
             place.update((of_rank or {}).get(rank, {}))
             environment = dict(os.environ, **{key: str(value) for key, value in place.items()})
@@ -106,7 +101,6 @@ class Ranks:
             process.wait()
             process.stdout.close()
             process.stdin.close()
-        self.stores.close(self.port)
 
     def read(self, rank, seconds):
         """More of what the rank says, within so many seconds; false at its end."""
@@ -163,3 +157,19 @@ class Ranks:
             if not goes_on or time.monotonic() > end:
                 raise AssertionError(f"rank {rank} has not said {pattern!r}:\n{said}")
             goes_on = self.read(rank, end - time.monotonic())
+
+
+class Ranks(Processes):
+    """Processes that meet in a store of c10d's."""
+
+    def __init__(self, world, program, stores, variables=None, of_rank=None):
+        """`stores` is a program that serves stores."""
+        self.stores = stores_of(stores)
+        self.port = self.stores.open()
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self.port,
+                 "TORCHELASTIC_USE_AGENT_STORE": "True", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        super().__init__(world, program, {**place, **(variables or {})}, of_rank)
+
+    def __exit__(self, *of_error):
+        super().__exit__(*of_error)
+        self.stores.close(self.port)

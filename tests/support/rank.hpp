@@ -36,6 +36,13 @@ inline void require(bool is_right, const std::string& what) {
     }
 }
 
+/// The number in an environment variable, or wrong().
+inline int number(const char* name) {
+    const char* const text = std::getenv(name);
+    require(text != nullptr, std::string(name) + " is missing");
+    return std::atoi(text);
+}
+
 /// The value of `result`, or wrong().
 template <typename T>
 T must(Result<T> result) {
