@@ -111,9 +111,9 @@ Result<void> put_durably_in_place(const PartialCheckpoint& partial, const Publis
                      fmt::format("{} checkpoints are to be kept; give 1 or more", options.keep)};
     }
     if (options.keep_every < 0) {
-        return Error{ErrorCode::InvalidArgument,
-                     fmt::format("every {}th checkpoint is to be kept; give 0 or more",
-                                 options.keep_every)};
+        return Error{
+            ErrorCode::InvalidArgument,
+            fmt::format("every {}th checkpoint is to be kept; give 0 or more", options.keep_every)};
     }
     const Result<UniqueFd> dir_fd = open_folder(partial.dir);
     if (!dir_fd) {

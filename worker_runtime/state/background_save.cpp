@@ -6,7 +6,10 @@
 #include <exception>
 #include <utility>
 
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
 #include "worker_runtime/comm/exception_text.hpp"
+#include "worker_runtime/comm/peer_watch.hpp"
 #include "worker_runtime/comm/votes.hpp"
 
 namespace ddprun::worker {
