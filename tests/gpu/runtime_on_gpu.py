@@ -333,12 +333,13 @@ class RuntimeOnGpu(unittest.TestCase):
                 self.assertEqual(len(ends), 1, ranks.text(0))
 
     def test_a_sum_that_a_dead_peer_takes_no_part_in_is_not_saved(self):
-        """The other rank has called all that save() consists of; its GPU has not."""
+        """Both ranks have called the collectives of the state; the other's GPU has not run them."""
         needs_fake()
         with tempfile.TemporaryDirectory() as folder, \
                 start(2, peer("save_sum", "nccl", "own", "600000", "60000", folder), LAGGING,
                       of_rank={1: {FAULT: "hang@0"}}) as ranks:
-            ranks.await_line(1, "^saved$")
+            for rank in range(2):
+                ranks.await_line(rank, "^collected$")
             ranks.processes[1].kill()
             said = ranks.await_line(0, "^(lost: .*|saved)$").group()
             self.assertRegex(said, "the connection to rank 1 at .* has ended")

@@ -535,7 +535,12 @@ void break_in(const std::string& what, ProcessGroup& group) {
 }
 
 void save_sum(const Worker& worker, ProcessGroup& group, const std::string& folder) {
-    const Trained trained(group, 3);
+    Trained trained(group, 3);
+    const auto say_collected = [] {
+        say("collected");
+        return TrainingState::Snapshot();
+    };
+    trained.state.add("last", say_collected, [](const TrainingState::Snapshot& /*stored*/) {});
     const Result<void> saved = Checkpoints(folder, worker, group).save(1, trained.state);
     say(saved ? "saved" : "lost: " + saved.error().what);
     hang();
