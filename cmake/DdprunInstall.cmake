@@ -36,7 +36,9 @@ endif()
 # What worker.hpp includes, and what may be used on its own; nothing of a third party but LibTorch.
 set(headers
     base/error.hpp base/instant.hpp base/os/unique_fd.hpp base/result.hpp base/tagged.hpp
-    worker_runtime/checkpoint/checkpoint_folder.hpp
+    worker_runtime/checkpoint/checkpoint_folder.hpp worker_runtime/checkpoint/layout.hpp
+    worker_runtime/checkpoint/manifest.hpp worker_runtime/checkpoint/publishing.hpp
+    worker_runtime/checkpoint/tensor_view.hpp
     worker_runtime/contract/exit_codes.hpp worker_runtime/contract/store_address.hpp
     worker_runtime/contract/worker_environment.hpp worker_runtime/contract/worker_page.hpp
     worker_runtime/env/environment.hpp worker_runtime/env/page.hpp)
@@ -45,8 +47,10 @@ if(DDPRUN_HAS_LIBTORCH)
     list(TRANSFORM includes REPLACE "^#include \"([^\"]+)\".*" "\\1")
     list(APPEND headers worker_runtime/worker.hpp ${includes})
     list(APPEND headers
-        base/runtime_limits.hpp worker_runtime/comm/stop_ballot.hpp
-        worker_runtime/nn/output_tensors.hpp worker_runtime/parallel/ddp/gradient_reducer.hpp)
+        base/runtime_limits.hpp worker_runtime/comm/background_saves.hpp
+        worker_runtime/comm/stop_ballot.hpp
+        worker_runtime/nn/output_tensors.hpp worker_runtime/parallel/ddp/gradient_reducer.hpp
+        worker_runtime/state/state_tensors.hpp worker_runtime/state/stored_state.hpp)
     include(DdprunMovedHeaders)
     install(DIRECTORY "${DDPRUN_MOVED_HEADERS}/worker_runtime"
             DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/ddprun" COMPONENT worker_runtime)
