@@ -102,7 +102,7 @@ class Programs(unittest.TestCase):
 
     def standbys_of(self, job):
         """Both, once they wait; the workers stand still from now on."""
-        self.wait_for(job, "^epoch 1/3")
+        self.wait_for(job, "^epoch 2/3")  # The checkpoint of epoch 1 is on the disk.
         workers = self.workers(job, job.args[job.args.index("--epochs") - 1])
         self.assertEqual(len(workers), SLOTS, self.said)
         for pid in workers:
@@ -167,7 +167,7 @@ class Programs(unittest.TestCase):
         os.chmod(script, 0o755)
         job = self.start("--warm", "on", program=script, PROGRAM=self.program,
                          STARTS=self.path("starts"))
-        self.wait_for(job, "^epoch 1/3")
+        self.wait_for(job, "^epoch 2/3")  # The checkpoint of epoch 1 is on the disk.
         workers = self.workers(job)
         for pid in workers:
             os.kill(pid, signal.SIGSTOP)

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,15 +52,12 @@ struct LargeTraining {
         state.add("step", step);
     }
 
-    void train_step(int rank, const Checkpoints* gate = nullptr) {
+    void train_step(int rank) {
         optimizer.zero_grad();
         const torch::Tensor inputs =
             torch::full({4, 2048}, 0.01 * static_cast<double>(rank + step));
         const torch::Tensor noise = torch::rand_like(inputs);
         model.forward(inputs + noise).pow(2).mean().backward();
-        if (gate != nullptr) {
-            gate->before_step();
-        }
         optimizer.step();
         ++step;
     }
@@ -113,7 +111,7 @@ int spread(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
-/// background DIR engine|call|none: after each step a save beside the training. Then every
+/// background DIR engine|call: after each step a save beside the training. Then every
 /// checkpoint holds what the training had when it was saved. `engine`: a DistributedDataParallel
 /// makes the steps wait; `call`: the program, without one.
 int background(Worker& worker, const Arguments& arguments) {
@@ -184,6 +182,58 @@ int endless(Worker& worker, const Arguments& arguments) {
             say(fmt::format("durable {}", step));
         }
     }
+}
+
+/// other_states DIR: each rank has tensors that the other lacks; a checkpoint holds rank 0's.
+int other_states(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    Sequential network(Linear(torch::nn::LinearOptions(2048, 2048).bias(false)),
+                       Linear(torch::nn::LinearOptions(2048, 2048).bias(false)));
+    torch::manual_seed(5);
+    for (const torch::Tensor& parameter : network->parameters()) {
+        torch::NoGradGuard no_grad;
+        parameter.normal_();
+    }
+    torch::optim::SGD optimizer(network->parameters(),
+                                torch::optim::SGDOptions(0.01).momentum(0.9));
+    // Each rank steps one half: its optimizer has no state of the other.
+    const std::string half = std::to_string(worker.rank()) + ".weight";
+    network->named_parameters()[half].mutable_grad() = torch::ones({2048, 2048});
+    optimizer.step();
+    TrainingState state(network.ptr(), optimizer);
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    const torch::Tensor before = network->parameters()[0].detach().clone();
+    must(checkpoints.save(1, state));
+    must(checkpoints.save_async(2, state));
+    // Loads at once, while that save is under way.
+    require(must(checkpoints.resume(state)) == 2, "the newest is not resumed");
+    require(torch::equal(network->parameters()[0], before) == (worker.rank() == 0),
+            "rank 0's network is not resumed");
+    say("same");
+    return worker.finish();
+}
+
+/// part_fails DIR: a part cannot be saved on rank 1 alone; no rank waits for it.
+int part_fails(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    bool is_failing = true;
+    TrainingState state;
+    const auto save = [&] {
+        if (is_failing && worker.rank() == 1) {
+            throw std::runtime_error("the schedule is broken");
+        }
+        return TrainingState::Snapshot{.tensors = {}, .values = {{"kind", "cosine"}}};
+    };
+    state.add("schedule", save, [](const TrainingState::Snapshot& /*stored*/) {});
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    const Result<void> refused = checkpoints.save(1, state);
+    require(!refused, "it was saved");
+    say("refused: " + refused.error().what);
+    is_failing = false;
+    must(checkpoints.save_async(2, state));
+    must(checkpoints.wait());
+    say("saved");
+    return worker.finish();
 }
 
 /// shards DIR save|load: each rank has some rows of a table of 7 rows and 5 columns, and some
@@ -310,7 +360,9 @@ int partial(Worker& worker, const Arguments& arguments) {
     torch::Tensor renamed = torch::zeros({4}, torch::kInt64);
     torch::Tensor fresh = torch::full({3}, 5.0);
     std::int64_t step_after = 0;
-    TrainingState after;
+    Sequential network(Linear(2, 1));
+    torch::optim::Adam optimizer(network->parameters());
+    TrainingState after(network.ptr(), optimizer);
     after.add("renamed", renamed);
     after.add("fresh", fresh);
     after.add("step", step_after);
@@ -372,6 +424,8 @@ int main(int argc, char** argv) {
         {"memory", memory},
         {"no_memory", no_memory},
         {"one_cannot_write", one_cannot_write},
+        {"other_states", other_states},
+        {"part_fails", part_fails},
         {"partial", partial},
         {"refuses", refuses},
         {"shards", shards},

@@ -138,6 +138,26 @@ TEST_CASE("parts that four ranks saved are resumed by any number of ranks") {
     }
 }
 
+TEST_CASE("ranks with different states save rank 0's, and a resume waits for the save under way") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    SavePeers(cluster, 2, {"other_states", dir}).require_exits(0);
+    CHECK(names_in(dir + "/step-000000000002") ==
+          Names{"manifest.json", "model-00001-of-00001.safetensors", "model.safetensors.index.json",
+                "training-00001-of-00001.safetensors"});
+}
+
+TEST_CASE("when a part cannot be saved on one rank no rank saves, and none waits") {
+    Cluster cluster;
+    SavePeers peers(cluster, 2, {"part_fails", cluster.dir() / "checkpoints"});
+    peers.require_exits(0);
+    for (const std::string& line : peers.lines("^refused: ")) {
+        CHECK_THAT(line,
+                   Catch::Contains("step 1 is not saved: rank 1: schedule could not be saved: "
+                                   "the schedule is broken"));
+    }
+}
+
 TEST_CASE("when one rank cannot write nobody publishes, and the training goes on") {
     Cluster cluster;
     const std::string dir = cluster.dir() / "checkpoints";
@@ -179,6 +199,7 @@ TEST_CASE("a program with other parts resumes what it has, if it may, and says t
     peers.require_exits(0);
     CHECK_THAT(peers.ranks[0]->wait_for_line("^refused: "),
                Catch::Contains("extra.fresh (Float [3]) is missing"));
+    (void)peers.ranks[0]->wait_for_line("line: .*optimizer optimizer .* stays as it is");
     (void)peers.ranks[0]->wait_for_line("line: .*extra.fresh .* stays as it is");
     (void)peers.ranks[0]->wait_for_line("line: .*extra.gone .* left out");
 }

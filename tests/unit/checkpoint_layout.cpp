@@ -144,6 +144,8 @@ TEST_CASE("what is wrong with boxes is said with the place of the first element"
     CHECK(error_of({}, {{{}, {}}}).empty());
     CHECK_FALSE(error_of({}, {}).empty());
     CHECK(error_of({0, 5}, {}).empty());
+    // An empty part, anywhere, is no part.
+    CHECK(error_of({4, 3}, {{{0, 0}, {4, 3}}, {{2, 1}, {2, 0}}, {{4, 0}, {0, 3}}}).empty());
 }
 
 TEST_CASE("boxes that cut a tensor into too many pieces are refused in no time") {

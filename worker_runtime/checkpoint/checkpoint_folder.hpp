@@ -28,8 +28,9 @@ struct StoredTensor {
     std::vector<Part> parts;          ///< at least one; disjoint
 };
 
-/// A checkpoint whose files are complete and whose checksums are right. Its files are mapped, so it
-/// takes no memory of the process's own; what becomes of their names does not matter.
+/// A checkpoint whose files are complete; the checksums of those that this process verified are
+/// right. Its files are mapped, so it takes no memory of the process's own, and it stays readable
+/// after the files are renamed or removed.
 class LoadedCheckpoint {
 public:
     CheckpointInfo info;
@@ -61,9 +62,9 @@ struct ReadShare {
 [[nodiscard]] Result<std::vector<std::string>> files_of_checkpoint(const std::string& dir,
                                                                    std::int64_t step);
 
-/// Removes what writers that died have left aside, and puts back a checkpoint whose replacement
-/// they did not finish. Only one process of a job may call it, before it publishes. A writer that
-/// lives in spite of all, of an older generation, then fails to publish.
+/// Removes the unfinished folders of writers that died, and puts back a checkpoint whose
+/// replacement they did not finish. Only one process of a job may call it, before it publishes. If
+/// a writer of an older generation still runs, its publish() fails afterwards.
 void remove_leftovers(const std::string& dir);
 
 }  // namespace ddprun::worker

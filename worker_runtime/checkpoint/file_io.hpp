@@ -61,8 +61,8 @@ struct OpenFile {
 [[nodiscard]] Result<FileBytes> read_file(const OpenFile& file);
 
 /// The file's bytes, mapped, to be read only. All are brought into the page cache first: a disk
-/// that fails is an error here and no signal later. (Linux before 5.14 brings them at the first
-/// access.)
+/// that fails is an error here and no signal later. Linux before 5.14 reads them at the first
+/// access, where a failing disk ends the process.
 [[nodiscard]] Result<FileBytes> map_file(const OpenFile& file);
 
 /// Is called with the number of bytes that were just read.

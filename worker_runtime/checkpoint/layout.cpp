@@ -1,6 +1,7 @@
 #include "worker_runtime/checkpoint/layout.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <queue>
 #include <utility>
@@ -133,7 +134,11 @@ Result<void> check_cover(const std::vector<std::int64_t>& shape, const std::vect
     if (is_empty(shape)) {
         return {};
     }
-    const Grid grid(shape, boxes);
+    // An empty box covers nothing, and its edges would cut the tensor.
+    std::vector<Box> filled;
+    std::copy_if(boxes.begin(), boxes.end(), std::back_inserter(filled),
+                 [](const Box& box) { return !is_empty(box.lengths); });
+    const Grid grid(shape, filled);
     const std::optional<std::size_t> pieces = grid.pieces();
     if (!pieces) {
         return bad_layout(fmt::format("{} parts cut a tensor of shape {} into more than {} pieces",
@@ -145,7 +150,7 @@ Result<void> check_cover(const std::vector<std::int64_t>& shape, const std::vect
                         text_of(grid.corner(piece)), text_of(shape), which));
     };
     std::vector<bool> is_covered(*pieces, false);
-    for (const Box& box : boxes) {
+    for (const Box& box : filled) {
         std::size_t at = 0;
         const bool is_alone = grid.visit_pieces(box, [&](std::size_t piece) {
             at = piece;

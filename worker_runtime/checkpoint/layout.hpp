@@ -42,16 +42,17 @@ struct Layout {
 [[nodiscard]] Result<void> check_cover(const std::vector<std::int64_t>& shape,
                                        const std::vector<Box>& boxes);
 
-/// Boxes of one tensor that check_cover() compares, at most; it takes time and memory for the
-/// pieces that their edges cut the tensor into.
+/// The most pieces that check_cover() accepts. The edges of the boxes cut the tensor into pieces,
+/// and time and memory grow with their number.
 constexpr std::size_t kCoverPiecesMax = std::size_t{1} << 22;
 
 /// Shares `sizes`, bytes of tensors that every rank has, out among ranks: the rank that writes each
-/// one. Large tensors go first, each to the rank with the fewest bytes so far. Only as many ranks
-/// write as have `kShareBytesMin` bytes each. The same sizes give the same ranks.
+/// one. Large tensors go first, each to the rank with the fewest bytes so far. The number of
+/// writers is the sum of the sizes divided by `kShareBytesMin`, at least 1 and at most the world
+/// size. The same sizes give the same ranks.
 [[nodiscard]] std::vector<int> share_out(const std::vector<std::uint64_t>& sizes, int world_size);
 
-/// Fewer bytes are not worth a file of their own.
+/// Bytes for which another writer, with a file of its own, is worth while.
 constexpr std::uint64_t kShareBytesMin = 16U << 20;
 
 }  // namespace ddprun::worker

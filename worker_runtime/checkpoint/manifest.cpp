@@ -169,6 +169,11 @@ Result<std::string> format_manifest(const Manifest& manifest) {
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("step {} is none; give 0 or more", info.step)};
     }
+    if (manifest.files.size() > kManifestFilesMax) {
+        return Error{ErrorCode::LimitExceeded,
+                     fmt::format("a checkpoint has {} files, allowed are {}", manifest.files.size(),
+                                 kManifestFilesMax)};
+    }
     nlohmann::ordered_json values = nlohmann::ordered_json::object();
     for (const auto& [key, value] : info.values) {
         if (!is_utf8(key) || !is_utf8(value)) {

@@ -27,15 +27,14 @@ struct PublishOptions {
     std::function<void(const std::string&)> on_warning = [](const std::string& /*text*/) {};
 };
 
-/// Leader: creates `dir` and what is missing above it, and writes and removes a file there: what
-/// would make a save fail in a folder that cannot be used is known before there is something to
-/// lose.
+/// Leader: creates `dir` and what is missing above it, and writes and removes a file there. So an
+/// unusable folder fails before the training has done any work.
 [[nodiscard]] Result<void> check_checkpoint_folder(const std::string& dir);
 
 /// The folder of a checkpoint under way.
 struct PartialCheckpoint {
     std::string dir;   ///< the folder of all checkpoints
-    std::string name;  ///< its name in `dir`: ".step-000000000042.<16 random digits>.partial"
+    std::string name;  ///< its name in `dir`: ".step-000000000042.<16 hex digits>.partial"
     std::int64_t step = 0;
 };
 
@@ -62,12 +61,12 @@ struct PartialCheckpoint {
 /// Leader, when all `manifest.files` are written: writes the manifest, syncs the folder, renames
 /// it, syncs `dir`, and removes checkpoints that are too old; returns the checkpoint's path.
 /// Readers see the older state until the rename. On success the checkpoint survives a loss of
-/// power. On failure nothing of it is left. A checkpoint of the same step is replaced. Refused when
-/// isolated.
+/// power, if the file system syncs folders. On failure nothing of it is left. A checkpoint of the
+/// same step is replaced. Refused when isolated.
 [[nodiscard]] Result<std::string> publish(const PartialCheckpoint& partial,
                                           const Manifest& manifest, const PublishOptions& options);
 
-/// Leader: removes it. Another process that still writes then fails.
+/// Leader: removes the partial checkpoint. Another process that still writes then fails.
 void abandon(const PartialCheckpoint& partial);
 
 /// The same by one process alone, which has all tensors: one file, and no index.
@@ -76,7 +75,7 @@ void abandon(const PartialCheckpoint& partial);
                                                      const std::vector<TensorView>& tensors,
                                                      const PublishOptions& options = {});
 
-/// How an error of a save begins.
+/// The error of a save that has failed: it names `dir`, the step and the reason.
 [[nodiscard]] Error not_written(const std::string& dir, std::int64_t step, const Error& why);
 
 }  // namespace ddprun::worker

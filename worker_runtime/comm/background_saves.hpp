@@ -5,8 +5,8 @@
 
 namespace ddprun::worker {
 
-/// Saves that go on beside the training, of a group and its sub-groups, by the object that saves.
-/// Its owner adds and removes entries on the training's thread.
+/// The saves that go on beside the training, of a group and its sub-groups, by the object that runs
+/// each. That object adds and removes its entry on the training's thread.
 struct BackgroundSaves {
     struct Save {
         /// Waits until parameters and the optimizers' state are copied.
@@ -15,14 +15,17 @@ struct BackgroundSaves {
         std::function<void()> wait_for_end;
     };
     std::map<const void*, Save> saves;
+    /// True once ranks have ended a join(): their optimizers' states may differ from then on.
+    bool have_ranks_joined = false;
 
-    /// Before an optimizer's step. Engines call it at the end of a backward pass that averages.
+    /// Waits until all have copied what an optimizer's step changes. Engines call it at the end of
+    /// a backward pass that averages gradients.
     void before_step() const {
         for (const auto& [owner, save] : saves) {
             save.wait_for_copy();
         }
     }
-    /// Before the group ends.
+    /// Waits until all have ended. Called before the group ends.
     void before_end() const {
         for (const auto& [owner, save] : saves) {
             save.wait_for_end();

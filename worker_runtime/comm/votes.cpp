@@ -1,5 +1,7 @@
 #include "worker_runtime/comm/votes.hpp"
 
+#include <cstdint>
+#include <functional>
 #include <string>
 
 #include <fmt/format.h>
@@ -34,6 +36,16 @@ Result<void> agree_on(ProcessGroup& group, const Result<void>& own) {
     }
     return Error{own ? ErrorCode::Refused : own.error().code,
                  fmt::format("rank {}: {}", **against, *why)};
+}
+
+Result<bool> are_alike(ProcessGroup& group, const std::string& text) {
+    const auto hash = static_cast<std::int64_t>(std::hash<std::string>()(text));
+    const Result<torch::Tensor> all =
+        group.all_gather(torch::tensor({hash, static_cast<std::int64_t>(text.size())}));
+    if (!all) {
+        return all.error();
+    }
+    return ((*all) == (*all)[0]).all().item<bool>();
 }
 
 }  // namespace ddprun::worker

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <exception>
 #include <optional>
+#include <string>
 
 #include "base/result.hpp"
+#include "worker_runtime/comm/exception_text.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 
 /// Questions that the ranks of a group answer together. Every rank calls the same function, and all
@@ -12,8 +15,21 @@ namespace ddprun::worker {
 /// The lowest rank whose `is_right` is false; none if all are right.
 [[nodiscard]] Result<std::optional<int>> first_rank_against(ProcessGroup& group, bool is_right);
 
-/// Success if `own` is one on every rank; else the error of the lowest rank that has one, with its
-/// number.
+/// Success if `own` is one on every rank; else an error on every rank with the number and the text
+/// of the lowest rank that failed. Its code is a rank's own, and Refused where `own` is a success.
 [[nodiscard]] Result<void> agree_on(ProcessGroup& group, const Result<void>& own);
+
+/// True if all ranks have the same text, of any length.
+[[nodiscard]] Result<bool> are_alike(ProcessGroup& group, const std::string& text);
+
+/// The result of act(), or its exception as an Error: the other ranks wait for this rank's vote.
+template <typename T, typename Act>
+[[nodiscard]] Result<T> caught(const Act& act) {
+    try {
+        return act();
+    } catch (const std::exception& failure) {
+        return Error{ErrorCode::System, first_line(failure)};
+    }
+}
 
 }  // namespace ddprun::worker

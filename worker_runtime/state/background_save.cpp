@@ -3,12 +3,13 @@
 #include <sys/resource.h>
 
 #include <chrono>
-#include <exception>
+#include <cstdint>
+#include <memory>
+#include <system_error>
 #include <utility>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "worker_runtime/comm/exception_text.hpp"
 #include "worker_runtime/comm/peer_watch.hpp"
 #include "worker_runtime/comm/votes.hpp"
 
@@ -39,10 +40,19 @@ bool BackgroundSave::is_under_way() const {
 Result<void> BackgroundSave::begin(const std::string& dir, CheckpointShare share, int processes,
                                    const PublishOptions& options) {
     (void)wait();
-    const Result<void> room = staging_.reserve(share, processes);
+    const Result<void> room = caught<void>([&] { return staging_.reserve(share, processes); });
     const Result<void> agreed = agree_on(group_, room);
     if (!agreed) {
         return not_written(dir, share.info.step, agreed.error());
+    }
+    // A connection that has failed, or a rank that was late, has broken the twin alone.
+    const Result<std::optional<int>> broken =
+        first_rank_against(group_, !twin_ || twin_->check("connecting once more").has_value());
+    if (!broken) {
+        return broken.error();
+    }
+    if (broken->has_value()) {
+        twin_.reset();
     }
     if (!twin_) {
         Result<ProcessGroup> twin = group_.gloo_twin();
@@ -51,39 +61,47 @@ Result<void> BackgroundSave::begin(const std::string& dir, CheckpointShare share
         }
         twin_ = *std::move(twin);
     }
-    staging_.copy_now(share);
-    std::promise<void> copied;
-    std::promise<Result<void>> ended;
-    copied_ = copied.get_future().share();
-    ended_ = ended.get_future().share();
-    thread_ = std::thread([this, dir, options, share = std::move(share), copied = std::move(copied),
-                           ended = std::move(ended)]() mutable {
-        ended.set_value(run(dir, share, options, copied));
+    const auto work =
+        std::make_shared<Work>(Work{.dir = dir, .options = options, .share = std::move(share)});
+    // A rank whose copies fail tells the others in run().
+    work->copied_now = caught<void>([&]() -> Result<void> {
+        staging_.copy_now(work->share);
+        return {};
     });
+    copied_ = work->copied.get_future().share();
+    ended_ = work->ended.get_future().share();
+    try {
+        thread_ = std::thread(
+            [this, work] { work->ended.set_value(run(*work, /*is_on_own_thread=*/true)); });
+    } catch (const std::system_error&) {
+        // The others have begun: without a thread the training waits.
+        work->ended.set_value(run(*work, /*is_on_own_thread=*/false));
+    }
     return {};
 }
 
-Result<void> BackgroundSave::run(const std::string& dir, CheckpointShare& share,
-                                 const PublishOptions& options, std::promise<void>& copied) {
-    Result<void> done;
-    try {
-        staging_.copy_rest(share);
-        group_.loss()->check();  // A GPU's memory since a rank was lost may be anything.
-    } catch (const std::exception& failure) {
-        done = Error{ErrorCode::System, first_line(failure)};
+Result<void> BackgroundSave::run(Work& work, bool is_on_own_thread) {
+    Result<void> done = work.copied_now;
+    if (done) {
+        done = caught<void>([&]() -> Result<void> {
+            staging_.copy_rest(work.share);
+            group_.loss()->check();  // A GPU's memory since a rank was lost may be anything.
+            return {};
+        });
     }
-    copied.set_value();
-    (void)::setpriority(PRIO_PROCESS, 0, ::getpriority(PRIO_PROCESS, 0) + kNiceness);
-    try {
+    work.copied.set_value();
+    if (is_on_own_thread) {
+        (void)::setpriority(PRIO_PROCESS, 0, ::getpriority(PRIO_PROCESS, 0) + kNiceness);
+    }
+    const std::int64_t step = work.share.info.step;
+    done = caught<void>([&]() -> Result<void> {
         // A rank without a copy must not leave the others waiting.
         const Result<void> agreed = agree_on(*twin_, done);
-        done = agreed ? write_together(*twin_, dir, share, options)
-                      : Result<void>(not_written(dir, share.info.step, agreed.error()));
-    } catch (const std::exception& failure) {
-        done = not_written(dir, share.info.step, {ErrorCode::System, first_line(failure)});
-    }
+        return agreed ? write_together(*twin_, work.dir, work.share, work.options)
+                      : Result<void>(not_written(work.dir, step, agreed.error()));
+    });
     // After a lost rank the training's own collectives fail, and say why.
-    if (!done && done.error().code != ErrorCode::ConnectionLost && group_.rank() == 0) {
+    if (!done && !group_.loss()->is_lost() && group_.rank() == 0) {
         say_(done.error().what + "; the training goes on");
     }
     return done;

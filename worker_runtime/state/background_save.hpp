@@ -27,18 +27,26 @@ public:
 
     [[nodiscard]] bool is_under_way() const;
 
-    /// Copies what the next forward pass may change, and begins the rest. Every rank calls it, when
-    /// no save is under way on any. Fails on all, with nothing begun, if one lacks the memory.
+    /// Waits for the save before it, copies all that the next forward pass may change, and begins
+    /// the rest. Every rank calls it. Fails on all, with nothing begun, if one lacks the memory.
     [[nodiscard]] Result<void> begin(const std::string& dir, CheckpointShare share, int processes,
                                      const PublishOptions& options);
 
     void wait_for_copy() const;
-    /// The fate of the last one that was begun; success if there was none.
+    /// Waits for the save that was begun last, and returns its result: success if there was none.
     Result<void> wait();
 
 private:
-    Result<void> run(const std::string& dir, CheckpointShare& share, const PublishOptions& options,
-                     std::promise<void>& copied);
+    /// One save, from begin() to its end.
+    struct Work {
+        std::string dir;
+        PublishOptions options;
+        CheckpointShare share;
+        Result<void> copied_now;
+        std::promise<void> copied;
+        std::promise<Result<void>> ended;
+    };
+    Result<void> run(Work& work, bool is_on_own_thread);
 
     ProcessGroup group_;
     std::function<void(const std::string&)> say_;

@@ -98,17 +98,14 @@ Result<std::int64_t> Checkpoints::load_weights(TrainingState& state) {
 
 Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
                                                       const TrainingState::Comparison& how) {
+    (void)wait();  // A save under way reads the state, and has a folder that looks like a leftover.
     const Result<std::vector<std::int64_t>> candidates =
         agree_on_candidates(group_, dir_, how.scope == TrainingState::Scope::Everything);
     if (!candidates) {
         return candidates.error();
     }
     for (const std::int64_t step : *candidates) {
-        // The workers of a node have the same pages: what one has verified the others read.
-        Result<worker::LoadedCheckpoint> loaded = worker::read_checkpoint(
-            dir_, step,
-            {.reader = static_cast<std::size_t>(worker_.local_rank()),
-             .readers = static_cast<std::size_t>(worker_.local_world_size())});
+        Result<worker::LoadedCheckpoint> loaded = worker::read_checkpoint(dir_, step, read_share());
         const Result<std::optional<int>> against =
             worker::first_rank_against(group_, loaded.has_value());
         if (!against) {
@@ -123,8 +120,10 @@ Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
             continue;
         }
         const Result<worker::StoredState> stored = worker::StoredState::of(*std::move(loaded));
-        const Result<TrainingState::Fit> fit =
-            stored ? state.compare(*stored, group_, how) : stored.error();
+        const Result<TrainingState::Fit> fit = worker::caught<TrainingState::Fit>([&] {
+            return stored ? state.compare(*stored, group_, how)
+                          : Result<TrainingState::Fit>(stored.error());
+        });
         // Every rank finds that it fits before any rank changes anything.
         if (const Result<void> fits = agreed(step, "does not fit this program", fit); !fits) {
             return fits.error();
@@ -221,22 +220,43 @@ worker::PublishOptions Checkpoints::publish_options() const {
     return publish;
 }
 
+worker::ReadShare Checkpoints::read_share() const {
+    // The workers of a node have the same pages: what one has verified the others read.
+    const bool has_all_workers = group_.world_size() == worker_.world_size();
+    return has_all_workers
+               ? worker::ReadShare{.reader = static_cast<std::size_t>(worker_.local_rank()),
+                                   .readers = static_cast<std::size_t>(worker_.local_world_size())}
+               : worker::ReadShare();
+}
+
 Result<worker::CheckpointShare> Checkpoints::share_of(std::int64_t step,
                                                       const TrainingState& state) {
+    Result<void> ready;
     if (group_.stop_ballot().holds_gradients()) {
-        return Error{ErrorCode::InvalidArgument,
-                     fmt::format("step {} is not saved: gradients of no_sync() passes would be "
-                                 "lost; save after the pass that averages them, or after "
-                                 "zero_grad()",
-                                 step)};
+        ready = Error{ErrorCode::InvalidArgument,
+                      "gradients of no_sync() passes would be lost; save after the pass that "
+                      "averages them, or after zero_grad()"};
+    }
+    if (const Result<void> agreed = worker::agree_on(group_, ready); !agreed) {
+        return Error{agreed.error().code,
+                     fmt::format("step {} is not saved: {}", step, agreed.error().what)};
     }
     Result<worker::CollectedState> collected = state.collect(group_);
-    if (!collected) {
-        return collected.error();
+    const Result<void> whole = collected ? Result<void>() : Result<void>(collected.error());
+    if (const Result<void> agreed = worker::agree_on(group_, whole); !agreed) {
+        return Error{agreed.error().code,
+                     fmt::format("step {} is not saved: {}", step, agreed.error().what)};
     }
+    const Result<bool> alike = worker::are_alike(group_, worker::outline_of(*collected));
+    if (!alike) {
+        return alike.error();
+    }
+    const bool is_shared_out = *alike && !group_.background_saves().have_ranks_joined;
     return worker::share_of(*std::move(collected),
-                            {.step = step, .generation = worker_.environment().generation},
-                            group_.rank(), group_.world_size());
+                            {.step = step,
+                             .generation = worker_.environment().generation,
+                             .world_size = group_.world_size()},
+                            group_.rank(), is_shared_out ? group_.world_size() : 1);
 }
 
 Result<void> Checkpoints::write(std::int64_t step, const TrainingState& state) {
@@ -244,14 +264,21 @@ Result<void> Checkpoints::write(std::int64_t step, const TrainingState& state) {
     if (!share) {
         return share.error();
     }
-    for (worker::CheckpointShare::File& file : share->files) {
-        for (auto& [name, one] : file.tensors) {
-            one.tensor = one.tensor.detach().to(torch::kCPU).contiguous();
+    const Result<void> copied = worker::caught<void>([&]() -> Result<void> {
+        for (worker::CheckpointShare::File& file : share->files) {
+            for (auto& [name, one] : file.tensors) {
+                one.tensor =
+                    one.tensor.detach().to(torch::kCPU).resolve_conj().resolve_neg().contiguous();
+            }
         }
-    }
+        return {};
+    });
     // A GPU's results since a rank was lost may be anything.
     if (const Result<void> whole = group_.check("saving the state"); !whole) {
         return whole.error();
+    }
+    if (const Result<void> agreed = worker::agree_on(group_, copied); !agreed) {
+        return worker::not_written(dir_, step, agreed.error());
     }
     return worker::write_together(group_, dir_, *share, publish_options());
 }

@@ -18,6 +18,7 @@ namespace worker {
 class BackgroundSave;
 struct CheckpointShare;
 struct PublishOptions;
+struct ReadShare;
 }  // namespace worker
 
 struct CheckpointsOptions {
@@ -27,15 +28,16 @@ struct CheckpointsOptions {
     /// How save_async() goes on when the save before it is still under way on a rank.
     enum class WhileSaving { Wait, Refuse };
     WhileSaving while_saving = WhileSaving::Wait;
-    /// Gets a line, on one rank, when a checkpoint is passed over, one could not be written beside
-    /// the training, or an old one cannot be removed; by default it goes to stderr. A save beside
-    /// the training calls it on a thread of its own.
+    /// Gets a line when a checkpoint is passed over, a save beside the training fails, an old
+    /// checkpoint cannot be removed, a resume that is not strict finds a difference, or a node that
+    /// was asked to leave saves: on one rank, in the last case of that node. By default it goes to
+    /// stderr. A save beside the training calls it on a thread of its own.
     std::function<void(const std::string& line)> say;
 };
 
 struct ResumeOptions {
-    /// False: what the checkpoint lacks stays as it is, and what this program lacks is left out,
-    /// each with a line. Another shape or type is an error all the same.
+    /// False: state that the checkpoint lacks keeps its value, and stored state that this program
+    /// lacks is ignored, each with a line. Another shape or type is an error in both cases.
     bool is_strict = true;
     /// The name here of the tensor or value that the checkpoint calls `name`; nothing: the same.
     std::function<std::string(const std::string& name)> rename;
@@ -63,10 +65,10 @@ public:
     [[nodiscard]] Result<std::optional<std::int64_t>> resume(TrainingState& state,
                                                              const ResumeOptions& options = {});
 
-    /// Puts the networks of the newest checkpoint that every rank finds valid into those of `state`
-    /// that have their names, and nothing else: to use them, or to train on in another way. The
-    /// checkpoint's other contents are not read; nothing is written. Returns its step. Fails
-    /// as resume() does, and when there is no checkpoint.
+    /// Loads the models alone: each model of `state` gets that of the same name in the newest
+    /// checkpoint that every rank finds valid, for inference or another training. Other contents
+    /// are not read; nothing is written. Returns its step. Fails as resume() does, and when there
+    /// is no checkpoint.
     [[nodiscard]] Result<std::int64_t> load_weights(TrainingState& state);
 
     /// Writes `state` as the checkpoint of `step`, after a save beside the training that is under
@@ -84,10 +86,12 @@ public:
     /// failure is also one line, and the training goes on.
     [[nodiscard]] Result<void> save_async(std::int64_t step, const TrainingState& state);
 
-    /// Waits until an optimizer may step. A DistributedDataParallel does it by itself.
+    /// Waits until an optimizer may step: a save beside the training has copied what the step
+    /// changes. A DistributedDataParallel calls it at the end of a backward pass that averages, so
+    /// save_async() belongs after a step. A step without such a pass needs this call.
     void before_step() const;
 
-    /// Waits for the last save_async(), and returns its fate: success when there was none.
+    /// Waits for the last save_async(), and returns its result: success when there was none.
     Result<void> wait();
 
 private:
@@ -99,6 +103,8 @@ private:
     [[nodiscard]] Result<void> write(std::int64_t step, const TrainingState& state);
     [[nodiscard]] Result<void> begin_async(std::int64_t step, const TrainingState& state);
     [[nodiscard]] worker::PublishOptions publish_options() const;
+    /// The files of a checkpoint that this rank verifies.
+    [[nodiscard]] worker::ReadShare read_share() const;
     /// A line, on one rank of a node that was asked to leave.
     void say_time_left(std::int64_t step, Instant deadline) const;
     [[nodiscard]] Result<std::optional<std::int64_t>> load(TrainingState& state,

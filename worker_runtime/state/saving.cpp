@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "worker_runtime/comm/texts.hpp"
@@ -60,7 +61,7 @@ struct Kind {
 
 /// The rank that writes each whole tensor. Tensors that a forward pass changes, as batch norm's
 /// buffers, may differ among ranks: rank 0's count.
-std::map<std::string, int> owners_of(const CollectedState& state, int world_size) {
+std::map<std::string, int> owners_of(const CollectedState& state, int writers) {
     std::vector<std::string> names;
     std::vector<std::uint64_t> sizes;
     for (const StateTensors* const tensors : {&state.models, &state.others}) {
@@ -71,7 +72,7 @@ std::map<std::string, int> owners_of(const CollectedState& state, int world_size
             }
         }
     }
-    const std::vector<int> ranks = share_out(sizes, world_size);
+    const std::vector<int> ranks = share_out(sizes, writers);
     std::map<std::string, int> owners;
     for (std::size_t i = 0; i < names.size(); ++i) {
         owners[names[i]] = ranks[i];
@@ -160,18 +161,35 @@ Result<std::string> finish(const PartialCheckpoint& partial, const CheckpointSha
     return publish(partial, {.info = share.info, .files = std::move(files)}, options);
 }
 
+Error of_rank_0(const Error& why) {
+    return {why.code, "rank 0: " + why.what};
+}
+
 }  // namespace
 
-CheckpointShare share_of(CollectedState state, const CheckpointInfo& info, int rank,
-                         int world_size) {
-    const std::map<std::string, int> owners = owners_of(state, world_size);
+std::string outline_of(const CollectedState& state) {
+    std::string outline;
+    for (const StateTensors* const tensors : {&state.models, &state.others}) {
+        for (const auto& [name, one] : *tensors) {
+            // Sizes of parts are each rank's own.
+            const std::string shape =
+                one.layout ? fmt::format("{}", fmt::join(one.layout->global_shape, ","))
+                           : c10::str(one.tensor.sizes());
+            outline += fmt::format("{}\n{}\n{}\n", name, c10::str(one.tensor.scalar_type()), shape);
+        }
+    }
+    return outline;
+}
+
+CheckpointShare share_of(CollectedState state, const CheckpointInfo& info, int rank, int writers) {
+    const int world_size = info.world_size;
+    const std::map<std::string, int> owners = owners_of(state, writers);
     const auto owner_of = [&](const std::string& name) {
         const auto found = owners.find(name);
         return found == owners.end() ? 0 : found->second;
     };
     CheckpointShare share{.info = info};
     share.info.values = std::move(state.values);
-    share.info.world_size = world_size;
     Kind models;
     Kind training;
     for (const auto& [name, one] : state.models) {
@@ -218,7 +236,7 @@ Result<void> write_together(ProcessGroup& group, const std::string& dir,
     Result<std::string> begun = std::string();
     if (is_leader) {
         const Result<PartialCheckpoint> partial = begin_checkpoint(dir, step, share.all_bytes);
-        begun = partial ? Result<std::string>(partial->name) : partial.error();
+        begun = partial ? Result<std::string>(partial->name) : of_rank_0(partial.error());
     }
     const Result<std::string> name = from_rank_0(group, begun);
     if (!name) {
@@ -233,6 +251,9 @@ Result<void> write_together(ProcessGroup& group, const std::string& dir,
     if (is_leader) {
         if (files) {
             published = finish(partial, share, *std::move(files), options);
+            if (!published) {
+                published = of_rank_0(published.error());
+            }
         } else {
             abandon(partial);
             published = files.error();

@@ -11,8 +11,8 @@
 #include "worker_runtime/comm/process_group.hpp"
 #include "worker_runtime/state/state_tensors.hpp"
 
-/// A checkpoint that all ranks write together: what is the same everywhere is written once, shared
-/// out over the ranks, and each rank writes its own parts.
+/// A checkpoint that all ranks write together: they share out the tensors that only an optimizer's
+/// step changes, rank 0 writes the others, and each rank writes its own parts.
 namespace ddprun::worker {
 
 /// The files that one rank writes.
@@ -32,12 +32,18 @@ struct CheckpointShare {
     std::uint64_t all_bytes = 0;  ///< that all ranks write, as rank 0 sees it
 };
 
-[[nodiscard]] CheckpointShare share_of(CollectedState state, const CheckpointInfo& info, int rank,
-                                       int world_size);
+/// Describes names, types and shapes of all tensors: ranks with the same text have the same
+/// tensors.
+[[nodiscard]] std::string outline_of(const CollectedState& state);
 
-/// Every rank calls it, with its share in memory of the CPU that does not change meanwhile. Returns
-/// on every rank when the checkpoint is published, or when nobody will publish it; the error, the
-/// same on all, names the rank that could not write, and nothing of the checkpoint is left.
+/// `writers`: ranks among which the tensors are shared out that only an optimizer's step changes; 1
+/// if the ranks have different tensors: rank 0's are written then.
+[[nodiscard]] CheckpointShare share_of(CollectedState state, const CheckpointInfo& info, int rank,
+                                       int writers);
+
+/// Every rank calls it. The tensors of `share` are in memory of the CPU and must not change
+/// meanwhile. Returns on every rank once the checkpoint is published or abandoned. The error is the
+/// same on all ranks and names the rank that could not write; nothing of the checkpoint is left.
 [[nodiscard]] Result<void> write_together(ProcessGroup& group, const std::string& dir,
                                           const CheckpointShare& share,
                                           const PublishOptions& options);

@@ -81,7 +81,8 @@ Result<void> Staging::reserve(const CheckpointShare& share, int processes) {
     if (missing > free) {
         return Error{ErrorCode::LimitExceeded,
                      fmt::format("copying the state needs {} bytes of memory, and {} are free for "
-                                 "each of {} workers here; call save(), which needs none",
+                                 "each of {} workers here; call save(), which copies nothing that "
+                                 "lies on the CPU",
                                  missing, free, processes)};
     }
     copies_.clear();  // A copy of another shape must go before its successor comes.

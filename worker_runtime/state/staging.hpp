@@ -16,12 +16,14 @@ namespace ddprun::worker {
 
 class Staging {
 public:
-    /// Makes room for the tensors of `share`. Fails, and takes nothing, if that needs more than
-    /// this process's part of the free memory, which `processes` on this machine take alike.
+    /// Allocates memory for the tensors of `share`. Each of `processes` workers on this machine may
+    /// take an equal fraction of the free memory. Fails, and allocates nothing, if that is too
+    /// little.
     [[nodiscard]] Result<void> reserve(const CheckpointShare& share, int processes);
 
-    /// Copies what the next forward pass may change, and puts the copies into `share`. Notes, for
-    /// copy_rest(), what the GPU has to do before. On the training's thread.
+    /// Copies all that the next forward pass may change, and puts the copies into `share`. Records
+    /// an event on the GPU's stream: copy_rest() copies after the work that was queued before this
+    /// call. On the training's thread.
     void copy_now(CheckpointShare& share);
 
     /// Copies everything else, which only an optimizer's step changes; any thread. Throws what

@@ -13,8 +13,8 @@ namespace ddprun::worker {
 /// One tensor of a training's state, on the training's device; not a copy.
 struct StateTensor {
     torch::Tensor tensor;
-    /// Only an optimizer's step changes it: so a save may read it until the next one, and it is
-    /// alike on every rank.
+    /// True if only an optimizer's step changes the tensor. A save may then read it until the next
+    /// step, and a whole tensor of this kind is the same on every rank.
     bool changes_in_steps_only = false;
     /// The place of this rank's part; nothing: it is whole.
     std::optional<Layout> layout = std::nullopt;

@@ -411,6 +411,11 @@ void TrainingState::plan_tensors(Plan& plan, const ProcessGroup& group) {
     }
     const worker::ParameterNames names = parameter_names();
     for (const auto& [name, optimizer] : optimizers_) {
+        const auto first = plan.tensors().lower_bound(name + ".");
+        if (first == plan.tensors().end() || !first->first.starts_with(name + ".")) {
+            plan.missing("optimizer " + name);
+            continue;
+        }
         plan.check(worker::plan_optimizer({name, *optimizer}, names, plan.tensors(), plan.commits,
                                           plan.used));
     }

@@ -60,11 +60,11 @@ public:
         std::map<std::string, std::string> values;
     };
 
-    /// A part of its own, for state of another kind. `save` is called on every rank, which may
-    /// agree there; what rank 0's returns is written. `load` is called on every rank, once all that
-    /// the checkpoint holds fits everywhere and is put back, with tensors on the CPU; nothing at
-    /// all if the checkpoint has no such part. It throws if it cannot use that: the resume then
-    /// fails, with the rest put back.
+    /// A section of its own, for state of another kind. `save` runs on every rank and may use
+    /// collectives; the result of rank 0 is written. `load` runs on every rank, once the checkpoint
+    /// has been found to fit on all ranks and all other state is put back. It gets tensors on the
+    /// CPU, and an empty Snapshot if the checkpoint lacks the section. If it throws, the resume
+    /// fails; the other state stays put back.
     void add(const std::string& name, std::function<Snapshot()> save,
              std::function<void(const Snapshot&)> load);
 
@@ -78,17 +78,19 @@ public:
     };
     struct Comparison {
         Scope scope = Scope::Everything;
-        /// False: what the checkpoint lacks stays as it is, and what this program lacks is left
-        /// out.
+        /// False: state that the checkpoint lacks keeps its value, and stored state that this
+        /// program lacks is ignored.
         bool is_strict = true;
         /// The name here of what the checkpoint calls `name`; nothing: the same.
         std::function<std::string(const std::string& name)> rename;
     };
     /// The result of a comparison with stored state.
     struct Fit {
-        /// Puts it back; to be called once while all arguments of compare() and this live.
+        /// Puts the stored state back. Called at most once, while all arguments of compare() and
+        /// this live.
         std::function<Result<void>()> put_back;
-        std::vector<std::string> lines;  ///< what is not in both, each in a sentence
+        std::vector<std::string>
+            lines;  ///< a sentence for each name that is only stored, or only here
     };
     /// Compares `stored` with what is here. Nothing is changed: a tensor or value that is missing,
     /// unknown, or of another shape or type is an error that names it and both. Random state is put

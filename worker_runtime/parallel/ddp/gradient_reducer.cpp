@@ -301,6 +301,7 @@ GradientReducer::Round GradientReducer::meet(bool is_active, bool is_giving, boo
 void GradientReducer::begin_join(const JoinOptions& options) {
     engine_->join = options;
     engine_->last_active = 0;
+    engine_->group.background_saves().have_ranks_joined = true;
 }
 
 void GradientReducer::end_join() {
