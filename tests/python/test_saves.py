@@ -582,6 +582,37 @@ class Asynchronous(ForkedTest):
         self.assertIn("0.weight", changed)
         self.assertNotIn("1.running_mean", changed)
 
+    def test_a_model_whose_optimizer_is_not_given_is_copied_before_the_call_returns(self):
+        from ddprun import _staging
+
+        def act():
+            model, optimizer, _ = training_of()
+            average = network(3)
+            checkpoints = ddprun.Checkpoints(self.folder)
+            before = digest(model)
+            may_copy = threading.Event()
+            copy = _staging.Buffers.copy
+
+            def late_copy(buffers, items, after=None):
+                if threading.current_thread() is not threading.main_thread():
+                    may_copy.wait()
+                copy(buffers, items, after)
+
+            other_optimizer = torch.optim.SGD(average.parameters())
+            with unittest.mock.patch.object(_staging.Buffers, "copy", late_copy):
+                saving = checkpoints.save_async(1, model=model, average=average,
+                                                optimizer=other_optimizer)
+                for parameter in model.parameters():
+                    parameter.grad = torch.ones_like(parameter)
+                optimizer.step()
+                may_copy.set()
+                saving.wait()
+            self.assertNotEqual(digest(model), before)
+            checkpoints.resume(model=model, average=average, optimizer=other_optimizer)
+            self.assertEqual(digest(model), before)
+
+        self.on_one(act)
+
     def test_a_second_save_waits_or_is_refused_on_all_ranks(self):
         def act(rank):
             checkpoints = ddprun.Checkpoints(self.folder)
@@ -634,14 +665,14 @@ class Asynchronous(ForkedTest):
 
         def act(rank):
             checkpoints = ddprun.Checkpoints(self.folder)
-            model = network()
+            model, optimizer, _ = training_of()
             for is_late in (False, True):
                 def fails(buffers, items, after=None):
                     if rank == 0 and any(item.is_late == is_late for item in items):
                         raise MemoryError("no memory")
 
                 with unittest.mock.patch.object(_staging.Buffers, "copy", fails):
-                    saving = checkpoints.save_async(1, model=model)
+                    saving = checkpoints.save_async(1, model=model, optimizer=optimizer)
                     with self.assertRaisesRegex(ddprun.CheckpointError, "rank 0: .*no memory"):
                         saving.wait()
             return os.listdir(self.folder) if os.path.exists(self.folder) else []

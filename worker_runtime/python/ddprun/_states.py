@@ -160,10 +160,10 @@ def _check_name(name: str) -> None:
 
 def _take_module(name: str, module: Any, stepped: set[int], snapshot: Snapshot) -> None:
     own = set(map(id, module.parameters()))
-    is_main = name == "model"
     for key, tensor in _with_parameters(module).items():
         is_parameter = id(tensor) in own
-        is_late = is_parameter and (is_main or id(tensor) in stepped)
+        # Only an optimizer of the call waits for copies.
+        is_late = is_parameter and id(tensor) in stepped
         snapshot.add_node(f"{name}.{key}", tensor, SHARED if is_parameter else FIRST, is_late)
 
 
