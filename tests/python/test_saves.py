@@ -28,7 +28,7 @@ if HAS_TORCH:
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.nn.parallel import DistributedDataParallel
 
@@ -193,6 +193,52 @@ class OneRank(ForkedTest):
             self.assertEqual(digest(model), wanted)
             checkpoints.save(2, optimizer=optimizer)  # without its model it has numbers
             checkpoints.resume(optimizer=optimizer)
+
+        self.on_one(act)
+
+    def test_new_state_lies_in_memory_as_its_parameter(self):
+        def made(seed):
+            torch.manual_seed(seed)
+            model = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+            return model, torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
+
+        def step(model, optimizer):
+            optimizer.zero_grad()
+            model(torch.randn(2, 3, 5, 5)).square().mean().backward()
+            optimizer.step()
+
+        def act():
+            model, optimizer = made(1)
+            checkpoints = ddprun.Checkpoints(self.folder)
+            step(model, optimizer)
+            checkpoints.save(1, model=model, optimizer=optimizer)
+            step(model, optimizer)
+            other, other_optimizer = made(2)
+            checkpoints.resume(model=other, optimizer=other_optimizer)
+            step(other, other_optimizer)
+            self.assertEqual(digest(other, other_optimizer), digest(model, optimizer))
+
+        self.on_one(act)
+
+    def test_the_numbers_of_checkpoints_to_keep_have_bounds(self):
+        for settings, what in (({"keep": 0}, "keep=0 .* 1 to 2147483647"),
+                               ({"keep": 1 << 31}, "keep=2147483648 .* 1 to 2147483647"),
+                               ({"keep": 1.5}, "keep=1.5 .* 1 to"),
+                               ({"keep_every": -1}, "keep_every=-1 .* 0 to 9223372036854775807"),
+                               ({"keep_every": 1 << 63}, "keep_every=9223372036854775808 ")):
+            with self.assertRaisesRegex(ValueError, what):
+                ddprun.Checkpoints(self.folder, **settings)
+
+    def test_numpys_numbers_are_values(self):
+        import numpy
+
+        def act():
+            checkpoints = ddprun.Checkpoints(self.folder)
+            saved = {"scale": numpy.float32(0.1), "count": numpy.array(7)}
+            checkpoints.save(1, **saved)
+            checkpoints.resume(scale=numpy.float32(0), count=numpy.array(0))
+            self.assertEqual(repr(dict(sorted(checkpoints.values.items()))),
+                             repr(dict(sorted(saved.items()))))
 
         self.on_one(act)
 
@@ -518,6 +564,43 @@ class SeveralRanks(ForkedTest):
         self.assertEqual(values, {"epoch": 4, "place": 0})
         self.assertIn("place differed from rank to rank", said)
 
+    def test_the_default_device_does_not_matter(self):
+        import numpy
+
+        def act(rank):
+            model, optimizer, scheduler = training_of(1 + rank)
+            step_of(model, optimizer)
+            checkpoints = ddprun.Checkpoints(self.folder)
+            torch.set_default_device("meta")
+            things = {"model": model, "optimizer": optimizer, "array": numpy.ones(3)}
+            self.assertTrue(checkpoints.save(1, **things, tree={"t": torch.ones(3, device="cpu")}))
+            checkpoints.save_async(2, **things, tree={"t": torch.ones(3, device="cpu")}).wait()
+            optimizer.state.clear()
+            self.assertEqual(checkpoints.resume(**things), 2)
+            self.assertEqual(checkpoints.values["tree"]["t"].tolist(), [1, 1, 1])
+            ddprun.verify_resume(model, optimizer, scheduler=scheduler)
+            torch.set_default_device("cpu")
+            return digest(model, optimizer)
+
+        (state, _), (other_state, _) = self.on_ranks(2, act)
+        self.assertEqual({name: state[name] for name in state if "running" not in name},
+                         {name: other_state[name] for name in state if "running" not in name})
+
+    def test_the_old_interface_of_fsdp_is_refused_by_name(self):
+        def act(rank):
+            sharded = FullyShardedDataParallel(torch.nn.Linear(5, 3),
+                                               device_id=torch.device("cpu"))
+            model = torch.nn.Sequential(sharded)
+            checkpoints = ddprun.Checkpoints(self.folder)
+            what = r"model\.0 is a FullyShardedDataParallel.*fully_shard"
+            with self.assertRaisesRegex(ddprun.CheckpointError, what):
+                checkpoints.save(1, model=model)
+            checkpoints.save(1, model=torch.nn.Sequential(torch.nn.Linear(5, 3)))
+            with self.assertRaisesRegex(ddprun.CheckpointError, what):
+                checkpoints.resume(model=model)
+
+        self.on_ranks(2, act)
+
     def test_a_rank_that_cannot_save_has_all_raise(self):
         def act(rank):
             thing = object() if rank == 1 else 1
@@ -540,7 +623,7 @@ class Asynchronous(ForkedTest):
         may_copy = threading.Event()
         copy = _staging.Buffers.copy
 
-        def late_copy(buffers, items, after=None):
+        def late_copy(buffers, items, after={}):
             if threading.current_thread() is not threading.main_thread():
                 may_copy.wait()
             copy(buffers, items, after)
@@ -593,7 +676,7 @@ class Asynchronous(ForkedTest):
             may_copy = threading.Event()
             copy = _staging.Buffers.copy
 
-            def late_copy(buffers, items, after=None):
+            def late_copy(buffers, items, after={}):
                 if threading.current_thread() is not threading.main_thread():
                     may_copy.wait()
                 copy(buffers, items, after)
@@ -667,7 +750,7 @@ class Asynchronous(ForkedTest):
             checkpoints = ddprun.Checkpoints(self.folder)
             model, optimizer, _ = training_of()
             for is_late in (False, True):
-                def fails(buffers, items, after=None):
+                def fails(buffers, items, after={}):
                     if rank == 0 and any(item.is_late == is_late for item in items):
                         raise MemoryError("no memory")
 

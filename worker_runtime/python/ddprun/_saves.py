@@ -49,13 +49,11 @@ class Checkpoints:
         Raises CheckpointError if the library is missing, with how to get it, and ValueError for
         other numbers.
         """
-        if keep < 1 or keep_every < 0:
-            raise ValueError(f"keep={keep}, keep_every={keep_every}: give at least 1, and 0 or "
-                             "more")
+        self._keep = _number("keep", keep, 1, (1 << 31) - 1)
+        self._keep_every = _number("keep_every", keep_every, 0, (1 << 63) - 1)
         self.dir = os.path.abspath(os.fspath(dir))
         self.values = {}
         self._library = Library(find_library())
-        self._keep, self._keep_every = keep, keep_every
         self._worker = worker()
         self._tell_folder()
         self._front: Exchange | None = None
@@ -232,8 +230,8 @@ class Checkpoints:
         random = {name: state.numel() for name, state in sorted(snapshot.random.items())}
         if exchange.rank == 0:
             for name, size in random.items():
-                snapshot.add(Item(name, torch.empty(exchange.world_size, size, dtype=torch.uint8),
-                                  FIRST, False))
+                states = torch.empty(exchange.world_size, size, dtype=torch.uint8, device="cpu")
+                snapshot.add(Item(name, states, FIRST, False))
         mine = [item.description() for item in snapshot.items.values() if not item.is_void()]
         described = _digest(mine)
         said = exchange.gather([problem, step if problem is None else 0, random,
@@ -332,6 +330,15 @@ class Checkpoints:
             self._say(f"{name} {what}")
         if len(names) > _LINES_MAX:
             self._say(f"{len(names) - _LINES_MAX} more, from {names[_LINES_MAX]}: {what}")
+
+
+def _number(name: str, number: Any, least: int, most: int) -> int:
+    try:
+        if least <= operator.index(number) <= most:
+            return operator.index(number)
+    except TypeError:
+        pass
+    raise ValueError(f"{name}={number!r} is no number from {least} to {most}")
 
 
 def _digest(said: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch.distributed.checkpoint.state_dict import _get_fqns
 
 from ddprun import _random, _trees
 from ddprun._library import CheckpointError
-from ddprun._tensors import FIRST, SHARED, ArrayItem, Item, is_array
+from ddprun._tensors import FIRST, SHARED, ArrayItem, Item, is_array, kind_of_array
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Snapshot:
                 return "tensor"
             if is_array(leaf):
                 self.add(ArrayItem(inner, leaf))
-                return "array" if leaf.shape or not hasattr(leaf, "item") else "scalar"
+                return kind_of_array(leaf)
             return None
 
         if isinstance(node, torch.Tensor):
@@ -60,6 +61,7 @@ def take(things: Mapping[str, Any], with_random: bool) -> Snapshot:
     for name, thing in things.items():
         _check_name(name)
         if is_module(thing):
+            check_module(name, thing)
             _take_module(name, thing, stepped, snapshot)
         elif is_optimizer(thing):
             _take_optimizer(name, thing, things, snapshot)
@@ -75,6 +77,15 @@ def take(things: Mapping[str, Any], with_random: bool) -> Snapshot:
 def is_module(thing: Any) -> bool:
     """Whether it has parameters with names."""
     return isinstance(thing, torch.nn.Module)
+
+
+def check_module(name: str, module: Any) -> None:
+    """Raises CheckpointError if FullyShardedDataParallel wraps a part of it."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+    for inner, part in module.named_modules(prefix=name) if fsdp is not None else ():
+        if isinstance(part, fsdp.FullyShardedDataParallel):
+            raise CheckpointError(f"{inner} is a FullyShardedDataParallel, whose state no "
+                                  "checkpoint holds: shard the model with fully_shard()")
 
 
 def is_optimizer(thing: Any) -> bool:

@@ -214,7 +214,7 @@ def _change_numbers(attributes: Any, keys: Any) -> None:
 
 
 def _use_random_numbers() -> None:
-    torch.rand(1)
+    torch.rand(1, device="cpu")
     random.random()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.rand(1, device="cuda")
