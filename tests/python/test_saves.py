@@ -763,6 +763,26 @@ class Asynchronous(ForkedTest):
         (names, said), (_, quiet) = self.on_ranks(2, act)
         self.assertEqual((names, said.count("\n"), quiet), ([], 2, ""))
 
+    def test_a_thread_that_cannot_start_is_no_save_on_any_rank(self):
+        def act(rank):
+            checkpoints = ddprun.Checkpoints(self.folder)
+            model, optimizer, _ = training_of()
+            start = threading.Thread.start
+
+            def fails(thread):
+                if rank == 1:
+                    raise RuntimeError("can't start new thread")
+                start(thread)
+
+            with unittest.mock.patch.object(threading.Thread, "start", fails):
+                saving = checkpoints.save_async(1, model=model, optimizer=optimizer)
+            checkpoints.before_step()
+            with self.assertRaisesRegex(ddprun.CheckpointError, "rank 1: .*start new thread"):
+                saving.wait()
+            return checkpoints.save(2, model=model, optimizer=optimizer)
+
+        self.assertEqual([saved for saved, _ in self.on_ranks(2, act)], [True, True])
+
     def test_sharded_ranks_train_on_while_each_step_is_saved(self):
         def made(seed):
             torch.manual_seed(seed)
@@ -988,6 +1008,81 @@ class Verified(ForkedTest):
 
 
 class Failures(ForkedTest):
+    def fails_on_all(self, checkpoints, what, **arguments):
+        """resume() raises on every rank and changes nothing."""
+        model = network(5)
+        before = digest(model)
+        with self.assertRaisesRegex(ddprun.CheckpointError, what):
+            checkpoints.resume(model=model, **arguments)
+        self.assertEqual(digest(model), before)
+
+    def test_what_raises_on_one_rank_while_a_resume_plans_raises_on_all(self):
+        class Fails(torch.nn.Linear):
+            def state_dict(self, *arguments, **settings):
+                raise KeyError("no state")
+
+        def fails(name):
+            raise KeyError("no name")
+
+        def act(rank):
+            checkpoints = ddprun.Checkpoints(self.folder)
+            checkpoints.save(1, model=network())
+            is_broken = rank == 1
+            self.fails_on_all(checkpoints, "rank 1: KeyError.*no name",
+                              rename=fails if is_broken else None)
+            self.fails_on_all(checkpoints, "rank 1: KeyError.*no state",
+                              head=Fails(1, 1) if is_broken else network())
+            open_checkpoint = Library.open
+
+            def damages(library, *arguments):
+                opened = open_checkpoint(library, *arguments)
+                opened.values.update(damaged if is_broken else {})
+                return opened
+
+            def damages_tensors(library, *arguments):
+                opened = open_checkpoint(library, *arguments)
+                if is_broken:
+                    stored = opened.tensors["random.cpu"]
+                    opened.tensors["random.cpu"] = stored._replace(shape=(2, 7))
+                return opened
+
+            with unittest.mock.patch.object(Library, "open", damages):
+                for text in ('{"$ranks":[]}', '{"$ranks":', '{"$ranks":[3]}', '{"$tuple":3}',
+                             "{", '{"$other":{}}'):
+                    damaged = {"epoch": text}
+                    self.fails_on_all(checkpoints, "rank 1: ")
+            with unittest.mock.patch.object(Library, "open", damages_tensors):
+                self.fails_on_all(checkpoints, r"rank 1: random.cpu is U8 \[2, 7\]")
+            with unittest.mock.patch.object(Library, "check_folder", side_effect=KeyError("disk")):
+                self.fails_on_all(checkpoints, "disk")
+
+        self.on_ranks(2, act)
+
+    def test_what_raises_on_one_rank_in_a_save_is_no_save_on_any(self):
+        def act(rank):
+            checkpoints = ddprun.Checkpoints(self.folder)
+            for owner, name, broken in ((Library, "begin", 0), (Library, "publish", 0),
+                                        (Library, "write_tensors", 0)):
+                with unittest.mock.patch.object(
+                        owner, name, **({"side_effect": KeyError("odd")} if rank == broken else
+                                        {"new": getattr(owner, name)})):
+                    self.assertFalse(checkpoints.save(1, model=network()))
+            with unittest.mock.patch("ddprun._memory.available", **(
+                    {"side_effect": OSError("odd")} if rank == 1 else {"new": lambda: 1 << 40})):
+                with self.assertRaisesRegex(ddprun.CheckpointError, "rank 1: .*odd"):
+                    checkpoints.save_async(2, model=network()).wait()
+            return os.listdir(self.folder)
+
+        self.assertEqual([names for names, _ in self.on_ranks(2, act)], [[], []])
+
+    def test_a_folder_may_have_any_name(self):
+        def act():
+            folder = os.fsencode(self.folder) + b"\xff"
+            self.assertTrue(ddprun.Checkpoints(folder).save(1, a=1))
+            self.assertEqual(ddprun.Checkpoints(os.fsdecode(folder)).resume(), 1)
+
+        self.on_one(act)
+
     def test_a_full_disk_on_one_rank_leaves_nothing_and_the_training_goes_on(self):
         os.mkdir(self.folder)
         pid = os.fork()

@@ -259,6 +259,11 @@ class Plan:
             self.problems.append(f"{name} is {stored.dtype} {list(stored.shape)}, no random "
                                  "states by rank")
             return
+        size = _random.size_of(name)
+        if size is not None and stored.shape[1] != size:
+            self.problems.append(f"{name} is {stored.dtype} {list(stored.shape)}, states of this "
+                                 f"program have {size} bytes")
+            return
         restore = _random.restorer(name, whole(stored), self._rank, self._world_size)
         if restore is not None:
             self._copies.append(restore)
