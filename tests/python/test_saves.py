@@ -242,6 +242,25 @@ class OneRank(ForkedTest):
 
         self.on_one(act)
 
+    def test_a_module_that_saves_other_values_than_its_parameter_keeps_these(self):
+        def made(seed):
+            torch.manual_seed(seed)
+            model = torch.nn.Linear(2, 3)
+            model._register_state_dict_hook(
+                lambda module, state, prefix, _: state.update(weight=state["weight"] * 2))
+            model.register_load_state_dict_pre_hook(
+                lambda module, state, prefix, *_: state.update(weight=state["weight"] / 2))
+            return model
+
+        def act():
+            model, other = made(1), made(2)
+            checkpoints = ddprun.Checkpoints(self.folder)
+            checkpoints.save(1, model=model)
+            checkpoints.resume(model=other)
+            self.assertEqual(digest(other), digest(model))
+
+        self.on_one(act)
+
     def test_a_save_before_the_first_step_changes_nothing(self):
         def act(saves):
             model = network()
@@ -985,6 +1004,36 @@ class Verified(ForkedTest):
                     ddprun.verify_resume(model, optimizer, scheduler=scheduler)
 
         self.on_one(act)
+
+    def test_a_thing_that_fails_on_one_rank_while_it_is_verified_raises_on_all(self):
+        class Fails:
+            calls = 0
+
+            def __init__(self, calls_max):
+                self.calls_max = calls_max
+
+            def state_dict(self):
+                Fails.calls += 1
+                if Fails.calls > self.calls_max:
+                    raise KeyError("no state")
+                return {"position": 1}
+
+            def load_state_dict(self, state):
+                pass
+
+        def act(rank):
+            model, optimizer, scheduler = training_of()
+            step_of(model, optimizer)
+            for calls in range(4):
+                Fails.calls = 0
+                with self.assertRaisesRegex(ddprun.CheckpointError, "rank 1: .*no state"):
+                    ddprun.verify_resume(model, optimizer, scheduler=scheduler,
+                                         data=Fails(calls if rank == 1 else 9))
+            with unittest.mock.patch("tempfile.mkdtemp", side_effect=OSError("no folder")):
+                with self.assertRaisesRegex(ddprun.CheckpointError, "no folder"):
+                    ddprun.verify_resume(model, optimizer, scheduler=scheduler)
+
+        self.on_ranks(2, act)
 
     def test_ranks_verify_ddp_and_fsdp(self):
         def act(rank):

@@ -11,7 +11,8 @@ from torch.distributed.checkpoint.state_dict import _get_fqns
 
 from ddprun import _random, _trees
 from ddprun._library import CheckpointError
-from ddprun._tensors import FIRST, SHARED, ArrayItem, Item, is_array, kind_of_array
+from ddprun._tensors import FIRST, SHARED, ArrayItem, Item, is_array, is_dtensor, \
+    kind_of_array
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -185,10 +186,19 @@ def _with_parameters(module: Any) -> dict[str, Any]:
         name = plain_name(module, key)
         entry = entries.get(name)
         # A module that saves something else than its parameter keeps that.
-        if isinstance(entry, torch.Tensor) and entry.shape == parameter.shape and (
-                entry.dtype == parameter.dtype):
+        if isinstance(entry, torch.Tensor) and _is_same(entry, parameter):
             entries[name] = parameter
     return entries
+
+
+def _is_same(entry: Any, parameter: Any) -> bool:
+    """Whether both are the same memory."""
+    if entry.shape != parameter.shape or entry.dtype != parameter.dtype:
+        return False
+    if is_dtensor(entry) and is_dtensor(parameter):
+        with torch.no_grad():
+            return bool(entry.to_local().data_ptr() == parameter.to_local().data_ptr())
+    return bool(entry.data_ptr() == parameter.data_ptr())
 
 
 def _take_optimizer(name: str, optimizer: Any, things: Mapping[str, Any],
