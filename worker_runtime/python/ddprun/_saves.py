@@ -185,7 +185,7 @@ class Checkpoints:
             room = min(room for name, _, room, _ in said if name == host)
             if needed > room:
                 return (f"the copies of {host}'s ranks need {needed} bytes of memory and {room} "
-                        "are available; save() needs none")
+                        "are available; save() needs none for tensors on the CPU")
         return None
 
     def _start(self, saving: Saving, write: Write, manifest: Manifest,
