@@ -50,15 +50,17 @@ def make_network():
 
 
 def resume(checkpoints, model, optimizer):
-    """Loads the newest checkpoint; returns the epochs done, and the steps of the one under way."""
+    """Loads the newest checkpoint; returns the epochs done, the steps of the one under way, and
+    all steps before it."""
     step = checkpoints.resume(model=model, optimizer=optimizer)
     if step is None:
-        return 0, 0
+        return 0, 0, 0
     if dist.get_rank() == 0:
         print(f"resumed from step {step}", flush=True)
     place = checkpoints.values["place"]
     # In another world size an epoch has other steps: it begins again.
-    return place["epochs"], place["steps"] if place["world"] == dist.get_world_size() else 0
+    steps = place["steps"] if place["world"] == dist.get_world_size() else 0
+    return place["epochs"], steps, step - steps
 
 
 def place_of(epochs, steps):
@@ -73,7 +75,8 @@ def parameters_of(model):
     return state.hexdigest()[:16]
 
 
-def train_epoch(network, loader, optimizer, checkpoints, epoch, steps_done, tells_first_step):
+def train_epoch(network, loader, optimizer, checkpoints, epoch, before, steps_done,
+                tells_first_step):
     """Mean loss over all ranks and the number of images that they saw."""
     network.train()
     total = torch.zeros(2)
@@ -87,7 +90,7 @@ def train_epoch(network, loader, optimizer, checkpoints, epoch, steps_done, tell
         if tells_first_step and step == 1:
             print(f"first step: loss {loss.item():.4f}", flush=True)
         total += torch.tensor([loss.item() * len(labels), len(labels)])
-        steps = (epoch - 1) * len(loader) + step
+        steps = before + step
         worker.progress(steps, samples=len(labels), loss=loss.item())
         if worker.stop_requested():
             checkpoints.save(steps, model=network, optimizer=optimizer,
@@ -120,7 +123,7 @@ def main():
     train_set, test_set = load_data(arguments.seed)
     model = make_network()
     optimizer = torch.optim.Adam(model.parameters(), lr=arguments.lr)
-    epochs_done, steps_done = resume(checkpoints, model, optimizer)
+    epochs_done, steps_done, before = resume(checkpoints, model, optimizer)
     network = DistributedDataParallel(model)
     sampler = DistributedSampler(train_set, seed=arguments.seed)
     loader = DataLoader(train_set, batch_size=arguments.batch_size, sampler=sampler)
@@ -132,13 +135,15 @@ def main():
     for epoch in range(epochs_done + 1, arguments.epochs + 1):
         started = time.monotonic()
         sampler.set_epoch(epoch)
-        loss, images = train_epoch(network, loader, optimizer, checkpoints, epoch,
+        loss, images = train_epoch(network, loader, optimizer, checkpoints, epoch, before,
                                    steps_done if epoch == epochs_done + 1 else 0,
                                    tells_first_step=is_first and epoch == epochs_done + 1)
         rate = images / (time.monotonic() - started)
         score = accuracy(model, test_set)
         time.sleep(max(0.0, arguments.min_epoch_seconds - (time.monotonic() - started)))
-        saving = checkpoints.save_async(epoch * len(loader), model=network, optimizer=optimizer,
+        # Counted on from the resumed step: a larger world's epochs have fewer steps.
+        before += len(loader)
+        saving = checkpoints.save_async(before, model=network, optimizer=optimizer,
                                         place=place_of(epoch, 0))
         if is_first:
             left = (arguments.epochs - epoch) * (time.monotonic() - started)

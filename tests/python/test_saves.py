@@ -28,7 +28,7 @@ if HAS_TORCH:
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.nn.parallel import DistributedDataParallel
 
@@ -193,6 +193,71 @@ class OneRank(ForkedTest):
             self.assertEqual(digest(model), wanted)
             checkpoints.save(2, optimizer=optimizer)  # without its model it has numbers
             checkpoints.resume(optimizer=optimizer)
+
+        self.on_one(act)
+
+    def test_new_state_lies_in_memory_as_its_parameter(self):
+        def made(seed):
+            torch.manual_seed(seed)
+            model = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+            return model, torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
+
+        def step(model, optimizer):
+            optimizer.zero_grad()
+            model(torch.randn(2, 3, 5, 5)).square().mean().backward()
+            optimizer.step()
+
+        def act():
+            model, optimizer = made(1)
+            checkpoints = ddprun.Checkpoints(self.folder)
+            step(model, optimizer)
+            checkpoints.save(1, model=model, optimizer=optimizer)
+            step(model, optimizer)
+            other, other_optimizer = made(2)
+            checkpoints.resume(model=other, optimizer=other_optimizer)
+            step(other, other_optimizer)
+            self.assertEqual(digest(other, other_optimizer), digest(model, optimizer))
+
+        self.on_one(act)
+
+    def test_the_numbers_of_checkpoints_to_keep_have_bounds(self):
+        for settings, what in (({"keep": 0}, "keep=0 .* 1 to 2147483647"),
+                               ({"keep": 1 << 31}, "keep=2147483648 .* 1 to 2147483647"),
+                               ({"keep": 1.5}, "keep=1.5 .* 1 to"),
+                               ({"keep_every": -1}, "keep_every=-1 .* 0 to 9223372036854775807"),
+                               ({"keep_every": 1 << 63}, "keep_every=9223372036854775808 ")):
+            with self.assertRaisesRegex(ValueError, what):
+                ddprun.Checkpoints(self.folder, **settings)
+
+    def test_numpys_numbers_are_values(self):
+        import numpy
+
+        def act():
+            checkpoints = ddprun.Checkpoints(self.folder)
+            saved = {"scale": numpy.float32(0.1), "count": numpy.array(7)}
+            checkpoints.save(1, **saved)
+            checkpoints.resume(scale=numpy.float32(0), count=numpy.array(0))
+            self.assertEqual(repr(dict(sorted(checkpoints.values.items()))),
+                             repr(dict(sorted(saved.items()))))
+
+        self.on_one(act)
+
+    def test_a_module_that_saves_other_values_than_its_parameter_keeps_these(self):
+        def made(seed):
+            torch.manual_seed(seed)
+            model = torch.nn.Linear(2, 3)
+            model._register_state_dict_hook(
+                lambda module, state, prefix, _: state.update(weight=state["weight"] * 2))
+            model.register_load_state_dict_pre_hook(
+                lambda module, state, prefix, *_: state.update(weight=state["weight"] / 2))
+            return model
+
+        def act():
+            model, other = made(1), made(2)
+            checkpoints = ddprun.Checkpoints(self.folder)
+            checkpoints.save(1, model=model)
+            checkpoints.resume(model=other)
+            self.assertEqual(digest(other), digest(model))
 
         self.on_one(act)
 
@@ -518,6 +583,43 @@ class SeveralRanks(ForkedTest):
         self.assertEqual(values, {"epoch": 4, "place": 0})
         self.assertIn("place differed from rank to rank", said)
 
+    def test_the_default_device_does_not_matter(self):
+        import numpy
+
+        def act(rank):
+            model, optimizer, scheduler = training_of(1 + rank)
+            step_of(model, optimizer)
+            checkpoints = ddprun.Checkpoints(self.folder)
+            torch.set_default_device("meta")
+            things = {"model": model, "optimizer": optimizer, "array": numpy.ones(3)}
+            self.assertTrue(checkpoints.save(1, **things, tree={"t": torch.ones(3, device="cpu")}))
+            checkpoints.save_async(2, **things, tree={"t": torch.ones(3, device="cpu")}).wait()
+            optimizer.state.clear()
+            self.assertEqual(checkpoints.resume(**things), 2)
+            self.assertEqual(checkpoints.values["tree"]["t"].tolist(), [1, 1, 1])
+            ddprun.verify_resume(model, optimizer, scheduler=scheduler)
+            torch.set_default_device("cpu")
+            return digest(model, optimizer)
+
+        (state, _), (other_state, _) = self.on_ranks(2, act)
+        self.assertEqual({name: state[name] for name in state if "running" not in name},
+                         {name: other_state[name] for name in state if "running" not in name})
+
+    def test_the_old_interface_of_fsdp_is_refused_by_name(self):
+        def act(rank):
+            sharded = FullyShardedDataParallel(torch.nn.Linear(5, 3),
+                                               device_id=torch.device("cpu"))
+            model = torch.nn.Sequential(sharded)
+            checkpoints = ddprun.Checkpoints(self.folder)
+            what = r"model\.0 is a FullyShardedDataParallel.*fully_shard"
+            with self.assertRaisesRegex(ddprun.CheckpointError, what):
+                checkpoints.save(1, model=model)
+            checkpoints.save(1, model=torch.nn.Sequential(torch.nn.Linear(5, 3)))
+            with self.assertRaisesRegex(ddprun.CheckpointError, what):
+                checkpoints.resume(model=model)
+
+        self.on_ranks(2, act)
+
     def test_a_rank_that_cannot_save_has_all_raise(self):
         def act(rank):
             thing = object() if rank == 1 else 1
@@ -540,7 +642,7 @@ class Asynchronous(ForkedTest):
         may_copy = threading.Event()
         copy = _staging.Buffers.copy
 
-        def late_copy(buffers, items, after=None):
+        def late_copy(buffers, items, after={}):
             if threading.current_thread() is not threading.main_thread():
                 may_copy.wait()
             copy(buffers, items, after)
@@ -581,6 +683,37 @@ class Asynchronous(ForkedTest):
         changed = {name for name in saved if saved[name] != before[name]}
         self.assertIn("0.weight", changed)
         self.assertNotIn("1.running_mean", changed)
+
+    def test_a_model_whose_optimizer_is_not_given_is_copied_before_the_call_returns(self):
+        from ddprun import _staging
+
+        def act():
+            model, optimizer, _ = training_of()
+            average = network(3)
+            checkpoints = ddprun.Checkpoints(self.folder)
+            before = digest(model)
+            may_copy = threading.Event()
+            copy = _staging.Buffers.copy
+
+            def late_copy(buffers, items, after={}):
+                if threading.current_thread() is not threading.main_thread():
+                    may_copy.wait()
+                copy(buffers, items, after)
+
+            other_optimizer = torch.optim.SGD(average.parameters())
+            with unittest.mock.patch.object(_staging.Buffers, "copy", late_copy):
+                saving = checkpoints.save_async(1, model=model, average=average,
+                                                optimizer=other_optimizer)
+                for parameter in model.parameters():
+                    parameter.grad = torch.ones_like(parameter)
+                optimizer.step()
+                may_copy.set()
+                saving.wait()
+            self.assertNotEqual(digest(model), before)
+            checkpoints.resume(model=model, average=average, optimizer=other_optimizer)
+            self.assertEqual(digest(model), before)
+
+        self.on_one(act)
 
     def test_a_second_save_waits_or_is_refused_on_all_ranks(self):
         def act(rank):
@@ -634,20 +767,40 @@ class Asynchronous(ForkedTest):
 
         def act(rank):
             checkpoints = ddprun.Checkpoints(self.folder)
-            model = network()
+            model, optimizer, _ = training_of()
             for is_late in (False, True):
-                def fails(buffers, items, after=None):
+                def fails(buffers, items, after={}):
                     if rank == 0 and any(item.is_late == is_late for item in items):
                         raise MemoryError("no memory")
 
                 with unittest.mock.patch.object(_staging.Buffers, "copy", fails):
-                    saving = checkpoints.save_async(1, model=model)
+                    saving = checkpoints.save_async(1, model=model, optimizer=optimizer)
                     with self.assertRaisesRegex(ddprun.CheckpointError, "rank 0: .*no memory"):
                         saving.wait()
             return os.listdir(self.folder) if os.path.exists(self.folder) else []
 
         (names, said), (_, quiet) = self.on_ranks(2, act)
         self.assertEqual((names, said.count("\n"), quiet), ([], 2, ""))
+
+    def test_a_thread_that_cannot_start_is_no_save_on_any_rank(self):
+        def act(rank):
+            checkpoints = ddprun.Checkpoints(self.folder)
+            model, optimizer, _ = training_of()
+            start = threading.Thread.start
+
+            def fails(thread):
+                if rank == 1:
+                    raise RuntimeError("can't start new thread")
+                start(thread)
+
+            with unittest.mock.patch.object(threading.Thread, "start", fails):
+                saving = checkpoints.save_async(1, model=model, optimizer=optimizer)
+            checkpoints.before_step()
+            with self.assertRaisesRegex(ddprun.CheckpointError, "rank 1: .*start new thread"):
+                saving.wait()
+            return checkpoints.save(2, model=model, optimizer=optimizer)
+
+        self.assertEqual([saved for saved, _ in self.on_ranks(2, act)], [True, True])
 
     def test_sharded_ranks_train_on_while_each_step_is_saved(self):
         def made(seed):
@@ -852,6 +1005,36 @@ class Verified(ForkedTest):
 
         self.on_one(act)
 
+    def test_a_thing_that_fails_on_one_rank_while_it_is_verified_raises_on_all(self):
+        class Fails:
+            calls = 0
+
+            def __init__(self, calls_max):
+                self.calls_max = calls_max
+
+            def state_dict(self):
+                Fails.calls += 1
+                if Fails.calls > self.calls_max:
+                    raise KeyError("no state")
+                return {"position": 1}
+
+            def load_state_dict(self, state):
+                pass
+
+        def act(rank):
+            model, optimizer, scheduler = training_of()
+            step_of(model, optimizer)
+            for calls in range(4):
+                Fails.calls = 0
+                with self.assertRaisesRegex(ddprun.CheckpointError, "rank 1: .*no state"):
+                    ddprun.verify_resume(model, optimizer, scheduler=scheduler,
+                                         data=Fails(calls if rank == 1 else 9))
+            with unittest.mock.patch("tempfile.mkdtemp", side_effect=OSError("no folder")):
+                with self.assertRaisesRegex(ddprun.CheckpointError, "no folder"):
+                    ddprun.verify_resume(model, optimizer, scheduler=scheduler)
+
+        self.on_ranks(2, act)
+
     def test_ranks_verify_ddp_and_fsdp(self):
         def act(rank):
             wrapped = DistributedDataParallel(network())
@@ -874,6 +1057,81 @@ class Verified(ForkedTest):
 
 
 class Failures(ForkedTest):
+    def fails_on_all(self, checkpoints, what, **arguments):
+        """resume() raises on every rank and changes nothing."""
+        model = network(5)
+        before = digest(model)
+        with self.assertRaisesRegex(ddprun.CheckpointError, what):
+            checkpoints.resume(model=model, **arguments)
+        self.assertEqual(digest(model), before)
+
+    def test_what_raises_on_one_rank_while_a_resume_plans_raises_on_all(self):
+        class Fails(torch.nn.Linear):
+            def state_dict(self, *arguments, **settings):
+                raise KeyError("no state")
+
+        def fails(name):
+            raise KeyError("no name")
+
+        def act(rank):
+            checkpoints = ddprun.Checkpoints(self.folder)
+            checkpoints.save(1, model=network())
+            is_broken = rank == 1
+            self.fails_on_all(checkpoints, "rank 1: KeyError.*no name",
+                              rename=fails if is_broken else None)
+            self.fails_on_all(checkpoints, "rank 1: KeyError.*no state",
+                              head=Fails(1, 1) if is_broken else network())
+            open_checkpoint = Library.open
+
+            def damages(library, *arguments):
+                opened = open_checkpoint(library, *arguments)
+                opened.values.update(damaged if is_broken else {})
+                return opened
+
+            def damages_tensors(library, *arguments):
+                opened = open_checkpoint(library, *arguments)
+                if is_broken:
+                    stored = opened.tensors["random.cpu"]
+                    opened.tensors["random.cpu"] = stored._replace(shape=(2, 7))
+                return opened
+
+            with unittest.mock.patch.object(Library, "open", damages):
+                for text in ('{"$ranks":[]}', '{"$ranks":', '{"$ranks":[3]}', '{"$tuple":3}',
+                             "{", '{"$other":{}}'):
+                    damaged = {"epoch": text}
+                    self.fails_on_all(checkpoints, "rank 1: ")
+            with unittest.mock.patch.object(Library, "open", damages_tensors):
+                self.fails_on_all(checkpoints, r"rank 1: random.cpu is U8 \[2, 7\]")
+            with unittest.mock.patch.object(Library, "check_folder", side_effect=KeyError("disk")):
+                self.fails_on_all(checkpoints, "disk")
+
+        self.on_ranks(2, act)
+
+    def test_what_raises_on_one_rank_in_a_save_is_no_save_on_any(self):
+        def act(rank):
+            checkpoints = ddprun.Checkpoints(self.folder)
+            for owner, name, broken in ((Library, "begin", 0), (Library, "publish", 0),
+                                        (Library, "write_tensors", 0)):
+                with unittest.mock.patch.object(
+                        owner, name, **({"side_effect": KeyError("odd")} if rank == broken else
+                                        {"new": getattr(owner, name)})):
+                    self.assertFalse(checkpoints.save(1, model=network()))
+            with unittest.mock.patch("ddprun._memory.available", **(
+                    {"side_effect": OSError("odd")} if rank == 1 else {"new": lambda: 1 << 40})):
+                with self.assertRaisesRegex(ddprun.CheckpointError, "rank 1: .*odd"):
+                    checkpoints.save_async(2, model=network()).wait()
+            return os.listdir(self.folder)
+
+        self.assertEqual([names for names, _ in self.on_ranks(2, act)], [[], []])
+
+    def test_a_folder_may_have_any_name(self):
+        def act():
+            folder = os.fsencode(self.folder) + b"\xff"
+            self.assertTrue(ddprun.Checkpoints(folder).save(1, a=1))
+            self.assertEqual(ddprun.Checkpoints(os.fsdecode(folder)).resume(), 1)
+
+        self.on_one(act)
+
     def test_a_full_disk_on_one_rank_leaves_nothing_and_the_training_goes_on(self):
         os.mkdir(self.folder)
         pid = os.fork()

@@ -35,10 +35,10 @@ class Exchange:
             return [said]
         text = json.dumps(said).encode()
         try:
-            sizes = torch.zeros(self.world_size, dtype=torch.int64)
+            sizes = torch.zeros(self.world_size, dtype=torch.int64, device="cpu")
             sizes[self.rank] = len(text)
             dist.all_reduce(sizes, group=self._group)
-            mine = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+            mine = torch.zeros(int(sizes.max()), dtype=torch.uint8, device="cpu")
             mine[:len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
             texts = [torch.empty_like(mine) for _ in range(self.world_size)]
             dist.all_gather(texts, mine, group=self._group)
@@ -52,7 +52,7 @@ class Exchange:
         if self._group is None:
             return mine.unsqueeze(0)
         all_of_them = torch.empty(self.world_size if self.rank == 0 else 0, mine.numel(),
-                                  dtype=torch.uint8)
+                                  dtype=torch.uint8, device="cpu")
         try:
             dist.gather(mine.contiguous(), list(all_of_them) if self.rank == 0 else None,
                         group=self._group)

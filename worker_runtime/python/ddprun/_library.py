@@ -20,6 +20,11 @@ class CheckpointError(RuntimeError):
     """A checkpoint was not written, or cannot be used; the text is one line for people."""
 
 
+def text_of(error: Exception) -> str:
+    """The error in one line, for the other ranks."""
+    return str(error) if isinstance(error, CheckpointError) else repr(error)
+
+
 class Part(NamedTuple):
     """A tensor in memory, or the part of one that lies at `offsets` of `global_shape`."""
 
@@ -195,11 +200,11 @@ class Library:
 
     def check_folder(self, dir: str) -> None:
         """Raises CheckpointError unless checkpoints can be written into `dir`."""
-        self._call("check_folder", _text(dir))
+        self._call("check_folder", _path(dir))
 
     def begin(self, dir: str, step: int, size: int) -> Partial:
         """Makes the folder of a checkpoint of `size` bytes."""
-        partial = _Partial(_text(dir), step)
+        partial = _Partial(_path(dir), step)
         self._call("begin", partial, size)
         return Partial(dir, step, partial.name.decode())
 
@@ -251,18 +256,18 @@ class Library:
         capacity = _STEPS
         while True:
             steps, count = (ctypes.c_int64 * capacity)(), ctypes.c_uint64()
-            self._call("list", _text(dir), steps, capacity, count)
+            self._call("list", _path(dir), steps, capacity, count)
             if count.value <= capacity:
                 return steps[:count.value]
             capacity = count.value
 
     def remove_leftovers(self, dir: str) -> None:
         """Removes what writers that died have left in `dir`."""
-        self._c.ddprun_checkpoint_remove_leftovers(_text(dir))
+        self._c.ddprun_checkpoint_remove_leftovers(_path(dir))
 
     def verify(self, dir: str, step: int) -> None:
         """Raises CheckpointError unless every byte is as it was written."""
-        self._call("verify", _text(dir), step)
+        self._call("verify", _path(dir), step)
 
     def share_out(self, sizes: Sequence[int], world_size: int) -> list[int]:
         """The rank that writes each of the tensors that every rank has."""
@@ -274,7 +279,7 @@ class Library:
     def open(self, dir: str, step: int, reader: int, readers: int) -> OpenCheckpoint:
         """Maps a checkpoint; verifies the files of one of so many readers."""
         handle, info = ctypes.c_void_p(), _Info()
-        self._call("open", _text(dir), step, reader, readers, handle, info)
+        self._call("open", _path(dir), step, reader, readers, handle, info)
         return OpenCheckpoint(self._c, handle, info)
 
     def _call(self, name: str, *arguments: Any) -> None:
@@ -290,8 +295,14 @@ class OpenCheckpoint:
         self._c = library
         self._handle = handle
         self.world_size: int = info.world_size
-        self.values: dict[str, str] = dict(self._values(info.value_count))
-        self.tensors: dict[str, Stored] = dict(self._tensors(info.tensor_count))
+        self.values: dict[str, str] = {}
+        self.tensors: dict[str, Stored] = {}
+        try:
+            self.values.update(self._values(info.value_count))
+            self.tensors.update(self._tensors(info.tensor_count))
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Unmaps it."""
@@ -326,6 +337,12 @@ def _text(text: str) -> bytes:
     return text.encode()
 
 
+def _path(path: str) -> bytes:
+    if "\0" in path:
+        raise CheckpointError(f"{path!r} has a NUL byte, which no folder's name may have")
+    return os.fsencode(path)
+
+
 def _numbers(numbers: Sequence[int]) -> Any:
     return (ctypes.c_int64 * max(1, len(numbers)))(*numbers)
 
@@ -335,7 +352,7 @@ def _texts(texts: Mapping[str, str]) -> Any:
 
 
 def _of(partial: Partial) -> _Partial:
-    return _Partial(_text(partial.dir), partial.step, _text(partial.name))
+    return _Partial(_path(partial.dir), partial.step, _text(partial.name))
 
 
 def _file(file: _File) -> File:

@@ -31,6 +31,13 @@ def states() -> dict[str, Any]:
     return found
 
 
+def size_of(name: str) -> int | None:
+    """Bytes of a state that this process can restore, if that is known."""
+    if name == "random.cpu":
+        return int(torch.get_rng_state().numel())
+    return {"random.python": _PYTHON.size, "random.numpy": _NUMPY.size}.get(name)
+
+
 def restorer(name: str, saved: Any, rank: int, world_size: int) -> Callable[[], None] | None:
     """How to restore a state of `saved` (uint8, [world that saved, n]), if it can be here.
 

@@ -88,7 +88,7 @@ class Plan:
                 self._add_stateful(name, thing)
             elif isinstance(thing, torch.Tensor):
                 self._add_tensor(name, thing)
-            elif is_array(thing):
+            elif is_array(thing) and thing.shape:
                 self._add_array(name, thing)
         for name in [name for name in self.source.tensors if name.startswith(_random.PREFIX)]:
             self.source.used.add(name)
@@ -105,6 +105,7 @@ class Plan:
                 copy()
 
     def _add_module(self, name: str, module: Any) -> None:
+        _states.check_module(name, module)
         live = {parameter.data_ptr() for parameter in _memory_of(module)}
         rest: dict[str, Any] = {}
         for key, tensor in _states.model_tensors(module).items():
@@ -146,7 +147,7 @@ class Plan:
             self.new.append(name)
             return
         saved = self.source.node(name)
-        if array.shape != saved.shape or array.dtype != saved.dtype or not array.shape:
+        if array.shape != saved.shape or array.dtype != saved.dtype:
             self.problems.append(f"{name} is {saved.dtype} {list(saved.shape)}, this program's is "
                                  f"{array.dtype} {list(array.shape)}")
             return
@@ -258,6 +259,11 @@ class Plan:
             self.problems.append(f"{name} is {stored.dtype} {list(stored.shape)}, no random "
                                  "states by rank")
             return
+        size = _random.size_of(name)
+        if size is not None and stored.shape[1] != size:
+            self.problems.append(f"{name} is {stored.dtype} {list(stored.shape)}, states of this "
+                                 f"program have {size} bytes")
+            return
         restore = _random.restorer(name, whole(stored), self._rank, self._world_size)
         if restore is not None:
             self._copies.append(restore)
@@ -318,10 +324,14 @@ def _set_state(state: Any, parameter: Any, field: str, stored: Stored, is_on_dev
 def _new_state(stored: Stored, parameter: Any, field: str, is_on_device: bool) -> Any:
     """The stored tensor, laid out as `parameter` if it has its shape."""
     dtype = torch_dtype(stored.dtype)
-    if is_dtensor(parameter) and list(stored.shape) == list(parameter.shape):
+    has_its_shape = list(stored.shape) == list(parameter.shape)
+    if has_its_shape and (stored.shape or is_dtensor(parameter)):
         local, _, offsets = box_of(field, parameter)
-        own = torch.empty(local.shape, dtype=dtype, device=local.device)
+        # Fused kernels pair elements by their place in memory.
+        own = torch.empty_like(local, dtype=dtype, memory_format=torch.preserve_format)
         read(stored, own, offsets)
+        if not is_dtensor(parameter):
+            return own
         return type(parameter.detach()).from_local(
             own, parameter.device_mesh, parameter.placements, run_check=False,
             shape=parameter.shape, stride=parameter.stride())

@@ -14,7 +14,7 @@ import torch
 
 from ddprun import _memory, _trees, worker
 from ddprun._exchange import Exchange, place
-from ddprun._library import CheckpointError, Library, Manifest, find_library
+from ddprun._library import CheckpointError, Library, Manifest, find_library, text_of
 from ddprun._restore import Plan, Source
 from ddprun._saving import Saving
 from ddprun._shares import Shares
@@ -49,13 +49,11 @@ class Checkpoints:
         Raises CheckpointError if the library is missing, with how to get it, and ValueError for
         other numbers.
         """
-        if keep < 1 or keep_every < 0:
-            raise ValueError(f"keep={keep}, keep_every={keep_every}: give at least 1, and 0 or "
-                             "more")
-        self.dir = os.path.abspath(os.fspath(dir))
+        self._keep = _number("keep", keep, 1, (1 << 31) - 1)
+        self._keep_every = _number("keep_every", keep_every, 0, (1 << 63) - 1)
+        self.dir = os.path.abspath(os.fsdecode(dir))
         self.values = {}
         self._library = Library(find_library())
-        self._keep, self._keep_every = keep, keep_every
         self._worker = worker()
         self._tell_folder()
         self._front: Exchange | None = None
@@ -172,26 +170,34 @@ class Checkpoints:
 
     def _shortage(self, exchange: Exchange, write: Write) -> str | None:
         """Why a node has no room for the copies of its ranks; the same on every rank."""
-        self._buffers.keep_only(write.items)
-        host = socket.gethostname()
-        said = exchange.gather([host, self._buffers.missing(write.items), _memory.available()])
+        problem, own = None, ["", 0, 0]
+        try:
+            self._buffers.keep_only(write.items)
+            own = [socket.gethostname(), self._buffers.missing(write.items), _memory.available()]
+        except Exception as error:  # as no more open files: the other ranks must know
+            problem = text_of(error)
+        said = exchange.gather([*own, problem])
+        for rank, (_, _, _, problem) in enumerate(said):
+            if problem is not None:
+                return f"rank {rank}: {problem}"
         for host in sorted({rank_said[0] for rank_said in said}):
-            needed = sum(size for name, size, _ in said if name == host)
-            room = min(room for name, _, room in said if name == host)
+            needed = sum(size for name, size, _, _ in said if name == host)
+            room = min(room for name, _, room, _ in said if name == host)
             if needed > room:
                 return (f"the copies of {host}'s ranks need {needed} bytes of memory and {room} "
-                        "are available; save() needs none")
+                        "are available; save() needs none for tensors on the CPU")
         return None
 
     def _start(self, saving: Saving, write: Write, manifest: Manifest,
                things: Mapping[str, Any]) -> None:
         late = [item for item in write.items if item.is_late]
         problem: Exception | None = None
+        after: Mapping[Any, Any] = {}
         try:
             self._buffers.copy([item for item in write.items if not item.is_late])
+            after = mark(late)
         except Exception as error:  # as no memory: the thread tells the other ranks
             problem = error
-        after = mark(late)
         for thing in things.values():
             if is_optimizer(thing) and thing not in self._hooked:
                 self._hooked[thing] = thing.register_step_pre_hook(
@@ -228,12 +234,12 @@ class Checkpoints:
                 raise CheckpointError(f"step {step} is no number from 0 to 2^63 - 1")
             snapshot = take(things, with_random)
         except Exception as error:  # a state_dict() may raise anything; the others must know
-            problem = str(error) if isinstance(error, CheckpointError) else repr(error)
+            problem = text_of(error)
         random = {name: state.numel() for name, state in sorted(snapshot.random.items())}
         if exchange.rank == 0:
             for name, size in random.items():
-                snapshot.add(Item(name, torch.empty(exchange.world_size, size, dtype=torch.uint8),
-                                  FIRST, False))
+                states = torch.empty(exchange.world_size, size, dtype=torch.uint8, device="cpu")
+                snapshot.add(Item(name, states, FIRST, False))
         mine = [item.description() for item in snapshot.items.values() if not item.is_void()]
         described = _digest(mine)
         said = exchange.gather([problem, step if problem is None else 0, random,
@@ -266,8 +272,8 @@ class Checkpoints:
                 self._library.remove_leftovers(self.dir)
                 self._library.check_folder(self.dir)
                 steps = self._library.steps(self.dir)
-            except CheckpointError as error:
-                problem = str(error)
+            except Exception as error:  # whatever it is, the other ranks must know
+                problem = text_of(error)
         problem, found = exchange.gather([problem, steps])[0]
         if problem is not None:
             raise CheckpointError(problem)
@@ -278,8 +284,8 @@ class Checkpoints:
         problem, opened = None, None
         try:
             opened = self._library.open(self.dir, step, exchange.rank, exchange.world_size)
-        except CheckpointError as error:
-            problem = str(error)
+        except Exception as error:
+            problem = text_of(error)
         for rank, said in enumerate(exchange.gather(problem)):
             if said is not None:
                 self._say(f"{said} (rank {rank}); an older one is tried")
@@ -302,8 +308,8 @@ class Checkpoints:
             values = {name: source.node(name) for name in sorted(source.values)
                       if "." not in name and name not in source.used}
             problems, new, gone = plan.problems, plan.new, source.unused()
-        except CheckpointError as error:
-            problems = [str(error)]
+        except Exception as error:  # a state_dict() or rename() may raise anything
+            problems = [text_of(error)]
         said = exchange.gather([_joined(problems), new, gone])
         _raise_first(step, [problem for problem, _, _ in said], "does not fit")
         assert plan is not None
@@ -332,6 +338,15 @@ class Checkpoints:
             self._say(f"{name} {what}")
         if len(names) > _LINES_MAX:
             self._say(f"{len(names) - _LINES_MAX} more, from {names[_LINES_MAX]}: {what}")
+
+
+def _number(name: str, number: Any, least: int, most: int) -> int:
+    try:
+        if least <= operator.index(number) <= most:
+            return operator.index(number)
+    except TypeError:
+        pass
+    raise ValueError(f"{name}={number!r} is no number from {least} to {most}")
 
 
 def _digest(said: Any) -> str:

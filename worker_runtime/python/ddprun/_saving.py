@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ddprun._library import CheckpointError
+from ddprun._library import CheckpointError, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,12 +45,16 @@ class Saving:
         self._is_done.set()
 
     def _start(self, copy: Callable[[], None], write: Callable[[str | None], None]) -> None:
-        """Copies and writes on a thread, for which the interpreter waits at its end.
+        """Copies and writes on a thread, for which the interpreter waits at its end. If no thread
+        can start, the save has failed on return.
 
         write(problem): problem is why this rank has no copy.
         """
-        threading.Thread(target=self._run, args=(copy, write),
-                         name="ddprun checkpoint").start()
+        try:
+            threading.Thread(target=self._run, args=(copy, write),
+                             name="ddprun checkpoint").start()
+        except Exception as error:  # as no room for a thread: the other ranks must know
+            self._end(f"no thread can copy its state: {error!r}", write)
 
     def _run(self, copy: Callable[[], None], write: Callable[[str | None], None]) -> None:
         problem = None
@@ -58,9 +62,12 @@ class Saving:
             copy()
         except Exception as error:  # as no memory: the other ranks must know
             problem = f"its state cannot be copied: {error!r}"
+        self._end(problem, write)
+
+    def _end(self, problem: str | None, write: Callable[[str | None], None]) -> None:
         self._is_copied.set()
         try:
             write(problem)
         except Exception as error:  # a thread has nobody to raise to; wait() does
-            self._problem = str(error) if isinstance(error, CheckpointError) else repr(error)
+            self._problem = text_of(error)
         self._is_done.set()

@@ -8,7 +8,7 @@ import torch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ddprun._tensors import Item
 
@@ -28,29 +28,42 @@ class Buffers:
         fitting = {item.name: self._fitting(item) for item in items}
         self._by_name = {name: kept for name, kept in fitting.items() if kept is not None}
 
-    def copy(self, items: Sequence[Item], after: Any = None) -> None:
+    def copy(self, items: Sequence[Item], after: Mapping[Any, Any] = {}) -> None:
         """Replaces the tensor of each item by its copy.
 
-        after: of GPUs, as mark() gives it: the copies wait for what was under way then, on a
-        stream of their own, and are done on return.
+        after: of GPUs, as mark() gives it: the copies wait for what was under way then, on
+        streams of their own, and are done on return. Any thread, whose current device may be
+        another.
         """
-        stream = None
-        if after is not None:
-            stream = torch.cuda.Stream()
-            stream.wait_event(after)
-        with torch.no_grad(), torch.cuda.stream(stream):
-            for item in items:
-                kept = self._made(item)
-                kept.copy_(item.tensor, non_blocking=stream is not None)
-                item.tensor = kept
-        if stream is not None:
+        by_device: dict[Any, list[Item]] = {}
+        for item in items:
+            by_device.setdefault(item.tensor.device, []).append(item)
+        streams = []
+        with torch.no_grad():
+            for device, own in by_device.items():
+                if device not in after:
+                    self._copy(own, False)
+                    continue
+                stream = torch.cuda.Stream(device)
+                with torch.cuda.device(device), torch.cuda.stream(stream):
+                    stream.wait_event(after[device])
+                    self._copy(own, True)
+                streams.append(stream)
+        for stream in streams:
             stream.synchronize()
+
+    def _copy(self, items: Iterable[Item], is_ordered_by_stream: bool) -> None:
+        for item in items:
+            kept = self._made(item)
+            kept.copy_(item.tensor, non_blocking=is_ordered_by_stream)
+            item.tensor = kept
 
     def _made(self, item: Item) -> Any:
         kept = self._fitting(item)
         if kept is None:
             kept = self._by_name[item.name] = torch.empty(
-                item.tensor.shape, dtype=item.tensor.dtype, pin_memory=item.tensor.is_cuda)
+                item.tensor.shape, dtype=item.tensor.dtype, device="cpu",
+                pin_memory=item.tensor.is_cuda)
         return kept
 
     def _fitting(self, item: Item) -> Any:
@@ -60,10 +73,11 @@ class Buffers:
         return kept if is_fit else None
 
 
-def mark(items: Iterable[Item]) -> Any:
-    """The point that the GPU's current stream has reached, if an item is on a GPU."""
-    if not any(item.tensor.is_cuda for item in items):
-        return None
-    event = torch.cuda.Event()
-    event.record()
-    return event
+def mark(items: Iterable[Item]) -> dict[Any, Any]:
+    """By GPU that has items: the point that this thread's current stream of it has reached."""
+    marks = {}
+    for device in {item.tensor.device for item in items if item.tensor.is_cuda}:
+        with torch.cuda.device(device):
+            marks[device] = torch.cuda.Event()
+            marks[device].record(torch.cuda.current_stream(device))
+    return marks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any
 
@@ -10,7 +11,8 @@ from torch.distributed.checkpoint.state_dict import _get_fqns
 
 from ddprun import _random, _trees
 from ddprun._library import CheckpointError
-from ddprun._tensors import FIRST, SHARED, ArrayItem, Item, is_array
+from ddprun._tensors import FIRST, SHARED, ArrayItem, Item, is_array, is_dtensor, \
+    kind_of_array
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class Snapshot:
                 return "tensor"
             if is_array(leaf):
                 self.add(ArrayItem(inner, leaf))
-                return "array" if leaf.shape or not hasattr(leaf, "item") else "scalar"
+                return kind_of_array(leaf)
             return None
 
         if isinstance(node, torch.Tensor):
@@ -60,6 +62,7 @@ def take(things: Mapping[str, Any], with_random: bool) -> Snapshot:
     for name, thing in things.items():
         _check_name(name)
         if is_module(thing):
+            check_module(name, thing)
             _take_module(name, thing, stepped, snapshot)
         elif is_optimizer(thing):
             _take_optimizer(name, thing, things, snapshot)
@@ -75,6 +78,15 @@ def take(things: Mapping[str, Any], with_random: bool) -> Snapshot:
 def is_module(thing: Any) -> bool:
     """Whether it has parameters with names."""
     return isinstance(thing, torch.nn.Module)
+
+
+def check_module(name: str, module: Any) -> None:
+    """Raises CheckpointError if FullyShardedDataParallel wraps a part of it."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+    for inner, part in module.named_modules(prefix=name) if fsdp is not None else ():
+        if isinstance(part, fsdp.FullyShardedDataParallel):
+            raise CheckpointError(f"{inner} is a FullyShardedDataParallel, whose state no "
+                                  "checkpoint holds: shard the model with fully_shard()")
 
 
 def is_optimizer(thing: Any) -> bool:
@@ -160,10 +172,10 @@ def _check_name(name: str) -> None:
 
 def _take_module(name: str, module: Any, stepped: set[int], snapshot: Snapshot) -> None:
     own = set(map(id, module.parameters()))
-    is_main = name == "model"
     for key, tensor in _with_parameters(module).items():
         is_parameter = id(tensor) in own
-        is_late = is_parameter and (is_main or id(tensor) in stepped)
+        # Only an optimizer of the call waits for copies.
+        is_late = is_parameter and id(tensor) in stepped
         snapshot.add_node(f"{name}.{key}", tensor, SHARED if is_parameter else FIRST, is_late)
 
 
@@ -174,10 +186,19 @@ def _with_parameters(module: Any) -> dict[str, Any]:
         name = plain_name(module, key)
         entry = entries.get(name)
         # A module that saves something else than its parameter keeps that.
-        if isinstance(entry, torch.Tensor) and entry.shape == parameter.shape and (
-                entry.dtype == parameter.dtype):
+        if isinstance(entry, torch.Tensor) and _is_same(entry, parameter):
             entries[name] = parameter
     return entries
+
+
+def _is_same(entry: Any, parameter: Any) -> bool:
+    """Whether both are the same memory."""
+    if entry.shape != parameter.shape or entry.dtype != parameter.dtype:
+        return False
+    if is_dtensor(entry) and is_dtensor(parameter):
+        with torch.no_grad():
+            return bool(entry.to_local().data_ptr() == parameter.to_local().data_ptr())
+    return bool(entry.data_ptr() == parameter.data_ptr())
 
 
 def _take_optimizer(name: str, optimizer: Any, things: Mapping[str, Any],

@@ -94,6 +94,12 @@ def is_array(leaf: Any) -> bool:
     return numpy is not None and isinstance(leaf, (numpy.ndarray, numpy.generic))
 
 
+def kind_of_array(leaf: Any) -> str:
+    """Returns "array" or "scalar" for a leaf that is_array() accepts."""
+    numpy: Any = sys.modules["numpy"]
+    return "array" if isinstance(leaf, numpy.ndarray) else "scalar"
+
+
 def is_dtensor(tensor: Any) -> bool:
     """Whether it is a DTensor; False where torch has none."""
     module: Any = sys.modules.get("torch.distributed.tensor")
@@ -160,7 +166,7 @@ def read(stored: Stored, local: Any, offsets: Sequence[int]) -> None:
 
 def whole(stored: Stored) -> Any:
     """All of it, in memory of its own."""
-    tensor = torch.empty(stored.shape, dtype=torch_dtype(stored.dtype))
+    tensor = torch.empty(stored.shape, dtype=torch_dtype(stored.dtype), device="cpu")
     read(stored, tensor, [0] * len(stored.shape))
     return tensor
 

@@ -46,7 +46,13 @@ def of_rank(text: str, rank: int, world_size: int) -> tuple[str | None, bool]:
     """The text of a rank, and whether it is the rank's own: rank 0's in another world size."""
     if not text.startswith('{"$ranks":'):
         return text, True
-    texts = json.loads(text)["$ranks"]
+    try:
+        texts = json.loads(text)["$ranks"]
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{text[:100]} is no value of a checkpoint: {error}") from None
+    if not isinstance(texts, list) or not texts or not all(
+            own is None or isinstance(own, str) for own in texts):
+        raise CheckpointError(f"{text[:100]} is no value of a checkpoint: it has no text by rank")
     is_own = len(texts) == world_size
     return texts[rank if is_own else 0], is_own
 
@@ -99,4 +105,6 @@ def _decoded(node: Any, get_tensor: Callable[[str, str], Any]) -> Any:
     if mark in ("$dict", "$counter"):
         pairs = {_decoded(key, get_tensor): _decoded(child, get_tensor) for key, child in inside}
         return pairs if mark == "$dict" else Counter(pairs)
+    if mark not in ("$tensor", "$array", "$scalar"):
+        raise CheckpointError(f"{mark} stands for nothing that a checkpoint holds")
     return get_tensor(mark[1:], inside)

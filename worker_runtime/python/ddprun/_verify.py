@@ -16,7 +16,7 @@ import torch
 
 from ddprun import _random, _states
 from ddprun._exchange import Exchange, place
-from ddprun._library import CheckpointError
+from ddprun._library import CheckpointError, text_of
 from ddprun._saves import Checkpoints
 from ddprun._tensors import box_of, in_memory
 
@@ -40,19 +40,23 @@ def verify_resume(model: Any, optimizer: Any, *, rng: bool = True, **more: Any) 
               "optimizer": optimizer, **more}
     exchange = Exchange(*place())
     before = _random.states()
-    folder, = exchange.gather(tempfile.mkdtemp(prefix="ddprun-verify-")
-                              if exchange.rank == 0 else None)[:1]
+    folder = None
     try:
-        problems = [*_not_given(things, rng), *_not_restored(folder, things, rng, before)]
+        mine = _on_all(exchange, lambda: tempfile.mkdtemp(prefix="ddprun-verify-")
+                       if exchange.rank == 0 else None)
+        folder, = exchange.gather(mine)[:1]
+        problems = [*_on_all(exchange, lambda: list(_not_given(things, rng))),
+                    *_not_restored(exchange, folder, things, rng, before)]
     except Exception as error:  # the other ranks must know
-        problems = [str(error)]
+        text = text_of(error)
+        problems = [text] if text else []
     finally:
         for name, state in before.items():
             restore = _random.restorer(name, state.unsqueeze(0), 0, 1)
             if restore is not None:
                 restore()
     said = exchange.gather(problems)
-    if exchange.rank == 0:
+    if exchange.rank == 0 and folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
     for rank, names in enumerate(said):
         if names:
@@ -72,6 +76,19 @@ class _Trial(Checkpoints):
 
     def _tell_resumed(self) -> None:
         pass
+
+
+def _on_all(exchange: Exchange, act: Callable[[], Any]) -> Any:
+    """act() on every rank. If it raises on one, raises CheckpointError on all; the text is empty
+    on the others."""
+    result = problem = None
+    try:
+        result = act()
+    except Exception as error:  # a program's own things may raise anything
+        problem = text_of(error)
+    if any(said is not None for said in exchange.gather(problem)):
+        raise CheckpointError(problem or "")
+    return result
 
 
 def _is_ddp(model: Any) -> bool:
@@ -105,17 +122,15 @@ def _not_given(things: Mapping[str, Any], rng: bool) -> Iterator[str]:
             yield f"optimizer.state_dict()[{key!r}] is not saved: give it by a name of its own"
 
 
-def _not_restored(folder: str, things: Mapping[str, Any], rng: bool,
+def _not_restored(exchange: Exchange, folder: str, things: Mapping[str, Any], rng: bool,
                   before: Mapping[str, Any]) -> list[str]:
-    wanted, wanted_values = _contents(things)
-    trial = _Trial(folder)
+    wanted, wanted_values = _on_all(exchange, lambda: _contents(things))
+    trial = _on_all(exchange, lambda: _Trial(folder))
     if not trial.save(0, rng=rng, **things):
         return ["the checkpoint could not be written, as the line before says"]
-    copies, undo = _copied(things)
+    copies, undo = _on_all(exchange, lambda: _copied(things))
     try:
-        for name, thing in copies.items():
-            _change(name, thing)
-        _use_random_numbers()
+        _on_all(exchange, lambda: _change_all(copies))
         trial.resume(rng=rng, **copies)
         after = _random.states()
         values = {name: trial.values[name] for name in trial.values if name in copies}
@@ -179,6 +194,12 @@ def _undo(thing: Any) -> Callable[[], None]:
     return lambda: attributes.update(old_attributes) if attributes else None
 
 
+def _change_all(things: Mapping[str, Any]) -> None:
+    for name, thing in things.items():
+        _change(name, thing)
+    _use_random_numbers()
+
+
 def _change(name: str, thing: Any) -> None:
     """Makes all of it differ from what was saved."""
     if _states.is_module(thing):
@@ -214,7 +235,7 @@ def _change_numbers(attributes: Any, keys: Any) -> None:
 
 
 def _use_random_numbers() -> None:
-    torch.rand(1)
+    torch.rand(1, device="cpu")
     random.random()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.rand(1, device="cuda")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddprun._library import CheckpointError, File, Manifest, Partial
+from ddprun._library import CheckpointError, File, Manifest, Partial, text_of
 from ddprun._shares import MODEL, TRAINING, kind_of, prefix_of
 from ddprun._tensors import in_memory
 
@@ -45,8 +45,8 @@ class Write:
         if exchange.rank == 0 and problem is None:
             try:
                 partial = self._library.begin(self.dir, self.step, self._shares.size)
-            except CheckpointError as error:
-                problem = str(error)
+            except Exception as error:  # whatever it is, the other ranks must know
+                problem = text_of(error)
         try:
             said = exchange.gather([problem, partial.name if partial else ""])
             self._raise_first([rank_problem for rank_problem, _ in said])
@@ -59,8 +59,9 @@ class Write:
         if partial is not None:
             try:
                 self._publish(partial, manifest._replace(files=files), is_isolated, on_warning)
-            except CheckpointError as error:
-                problem = str(error)
+            except Exception as error:
+                self._library.abandon(partial)
+                problem = text_of(error)
         self._raise_first(exchange.gather(problem))
 
     def _write_files(self, exchange: Exchange, partial: Partial) -> list[File]:
@@ -73,8 +74,8 @@ class Write:
                     files.append(self._library.write_tensors(
                         partial, self._shares.file_name(kind, exchange.rank), prefix_of(kind),
                         [part for _, part in pairs]))
-        except (CheckpointError, MemoryError, RuntimeError) as error:
-            problem = f"{error}; its tensors take {self.size()} bytes there"
+        except Exception as error:
+            problem = f"{text_of(error)}; its tensors take {self.size()} bytes there"
         said: list[Any] = exchange.gather([problem, files])
         self._raise_first([rank_problem for rank_problem, _ in said])
         return [File(*file) for _, rank_files in said for file in rank_files]
@@ -82,13 +83,9 @@ class Write:
     def _publish(self, partial: Partial, manifest: Manifest, is_isolated: Callable[[], bool],
                  on_warning: Callable[[str], None]) -> None:
         index = self._shares.model_index()
-        try:
-            if index is not None:
-                files = [*manifest.files, self._library.write_model_index(partial, *index)]
-                manifest = manifest._replace(files=files)
-        except CheckpointError:
-            self._library.abandon(partial)
-            raise
+        if index is not None:
+            files = [*manifest.files, self._library.write_model_index(partial, *index)]
+            manifest = manifest._replace(files=files)
         self._library.publish(partial, manifest, is_isolated, on_warning)
 
     def _raise_first(self, problems: Sequence[str | None]) -> None:
