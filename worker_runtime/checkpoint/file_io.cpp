@@ -20,6 +20,8 @@ namespace {
 /// still has it for the checksum.
 constexpr std::size_t kChunkBytes = 1UL << 20;
 constexpr std::size_t kPiecesMax = 64;
+/// The kernel is asked to write to the disk each time so many bytes have been added to a file.
+constexpr std::uint64_t kWritebackBytes = 8UL << 20;
 
 /// Writes all of `pieces` and forgets them; `size` grows by what is written.
 std::optional<Error> write_all(int fd, const std::string& path, std::vector<iovec>& pieces,
@@ -52,6 +54,17 @@ std::optional<Error> write_all(int fd, const std::string& path, std::vector<iove
     return std::nullopt;
 }
 
+/// Lets the disk write what the file has beyond `begun`, once that is enough. The disk then works
+/// while the next bytes are hashed and copied, and fsync() has little left to wait for. A failure
+/// here needs no report: fsync() writes what is missing and reports every error.
+void begin_writeback(int fd, std::uint64_t size, std::uint64_t& begun) {
+    if (size - begun >= kWritebackBytes) {
+        (void)::sync_file_range(fd, static_cast<off64_t>(begun), static_cast<off64_t>(size - begun),
+                                SYNC_FILE_RANGE_WRITE);
+        begun = size;
+    }
+}
+
 /// Reads the next bytes of `file`, of which `left` have not been read; at most `into` holds.
 Result<std::size_t> read_some(const OpenFile& file, std::span<std::byte> into, std::uint64_t left) {
     ssize_t got = 0;
@@ -80,6 +93,7 @@ Result<ManifestFile> write_file(int folder_fd, const std::string& name, const st
     Xxh3Hasher hasher;
     std::vector<iovec> chunk;  // at most kPiecesMax, at most kChunkBytes together
     std::size_t room = kChunkBytes;
+    std::uint64_t begun = 0;
     for (std::span<const std::byte> rest : pieces) {
         while (!rest.empty()) {
             const std::span<const std::byte> part = rest.first(std::min(rest.size(), room));
@@ -94,6 +108,7 @@ Result<ManifestFile> write_file(int folder_fd, const std::string& name, const st
             if (const auto problem = write_all(fd.get(), path, chunk, file.size)) {
                 return *problem;
             }
+            begin_writeback(fd.get(), file.size, begun);
             room = kChunkBytes;
         }
     }
