@@ -1,6 +1,9 @@
 #include "worker_runtime/state/staging.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -32,10 +35,27 @@ bool is_like(const torch::Tensor& copy, const torch::Tensor& tensor) {
            copy.scalar_type() == tensor.scalar_type() && copy.is_pinned() == tensor.is_cuda();
 }
 
+/// Asks for huge pages: the first copy into `room` then takes a page fault for each 2 MiB, not for
+/// each 4 KiB. A hint; pages that other memory shares are left alone.
+void want_huge_pages(const torch::Tensor& room) {
+    constexpr std::uintptr_t kHugePage = 2UL << 20;
+    const auto begin = reinterpret_cast<std::uintptr_t>(room.data_ptr());
+    const std::uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+    const std::uintptr_t end = (begin + room.nbytes()) / kHugePage * kHugePage;
+    if (first < end) {
+        (void)::madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
+    }
+}
+
 torch::Tensor room_for(const torch::Tensor& tensor) {
-    return torch::empty(tensor.sizes(), torch::TensorOptions(tensor.scalar_type())
-                                            .device(torch::kCPU)
-                                            .pinned_memory(tensor.is_cuda()));
+    const auto options = torch::TensorOptions(tensor.scalar_type())
+                             .device(torch::kCPU)
+                             .pinned_memory(tensor.is_cuda());
+    torch::Tensor room = torch::empty(tensor.sizes(), options);
+    if (!room.is_pinned()) {
+        want_huge_pages(room);
+    }
+    return room;
 }
 
 }  // namespace
