@@ -21,6 +21,8 @@ usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD | --on-terminal] [--
        scripts/bench.sh warm [--runs N] [--epochs N] [--warm MODULES] [--only kill|replace|kill-cpp|
                         first-line|death|speed|memory]...
        scripts/bench.sh resume [--runs N] [--mebibytes N] [--folder DIR]
+       scripts/bench.sh checkpoint [--runs N] [--mebibytes N]... [--ranks N]... [--folder DIR]
+                        [--only save|async|hidden|load]...
 
 launch   starting 8 workers, memory and wake-ups beside them, restart after a crash on one node and
          on two, loss of a node, death of workers with much memory, CPU for the logs of 8 workers:
@@ -57,6 +59,13 @@ warm     ddprun with standbys, without (--warm off) and torchrun in turn, unmodi
          build/bench/warm.json.
 resume   a checkpoint of 1 GiB of which nothing is in memory, loaded after a failure: read ahead
          because a worker has told where it is, and not. Writes build/bench/resume.json.
+checkpoint
+         save(), save_async() and resume() of 256 MiB and 1 GiB on 1 and 2 ranks, beside PyTorch's
+         torch.save, dcp.save, dcp.async_save and their loads, in turn on one file system: how long
+         the training stands still when its step follows at once and when computation hides the
+         save, the time until the disk has it, the first save and the tenth, CPU for each GiB; and
+         the floors, memcpy and a write past the page cache. --folder must be on a disk; by default
+         it is below build/bench. Writes build/bench/checkpoint.json.
 
 --beside BUILD measures another build of ddprun in turn, in place of torchrun or PyTorch: the folder
 build/release of a checkout of the commit before. --on-terminal measures ddprun on a terminal, whose
@@ -67,13 +76,13 @@ TEXT
 bench=launch
 case "${1:-launch}" in
     --help | -h) usage; exit 0 ;;
-    launch | runtime | control-plane | store | srun | warm | resume)
+    launch | runtime | control-plane | store | srun | warm | resume | checkpoint)
         [ $# -eq 0 ] || { bench=$1; shift; }
         ;;
     -*) ;;
     *)
         printf 'bench: no benchmark %s; there are: %s\n' "$1" \
-            "launch, runtime, control-plane, store, srun, warm, resume" >&2
+            "launch, runtime, control-plane, store, srun, warm, resume, checkpoint" >&2
         exit 2
         ;;
 esac
@@ -86,8 +95,12 @@ case "$bench" in
         ;;
     srun) programs+=(stamp_worker) ;;
     resume) programs=(ddprun ddprun-keeper ddprun-readahead) ;;
-    runtime | warm)
-        programs+=(train_digits)
+    runtime | warm | checkpoint)
+        if [ "$bench" = checkpoint ]; then
+            programs=(checkpoint_rank)
+        else
+            programs+=(train_digits)
+        fi
         [ -x .venv/bin/python ] || {
             printf 'bench: no .venv/bin/python: run scripts/setup.sh, which installs PyTorch\n' >&2
             exit 1
