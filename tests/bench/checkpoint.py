@@ -289,8 +289,10 @@ def main():
     for size in sizes:
         for world in arguments.ranks or [1, 2]:
             bench.measure(size, world)
-    bench.table.write_json(arguments.json, {"bench": "checkpoint", "runs": arguments.runs,
-                                            "rounds": ROUNDS, "load_averages": bench.loads})
+            # After each: the next ones take minutes, and may be interrupted.
+            bench.table.write_json(arguments.json,
+                                   {"bench": "checkpoint", "runs": arguments.runs,
+                                    "rounds": ROUNDS, "load_averages": bench.loads})
     print(bench.table.text())
     if bench.loads:
         say(f"load average {min(bench.loads):.1f} to {max(bench.loads):.1f}")
