@@ -36,6 +36,7 @@ using ddprun::test::hang;
 using ddprun::test::must;
 using ddprun::test::require;
 using ddprun::test::say;
+using ddprun::test::status_bytes;
 using ddprun::test::wrong;
 using torch::nn::Linear;
 using torch::nn::Sequential;
@@ -526,17 +527,6 @@ int take_state(Worker& worker, const Arguments& /*arguments*/) {
     require(state.values.contains("sampler") == (worker.rank() == 0), "the sampler");
     say("taken");
     return worker.finish();
-}
-
-/// A figure of /proc/self/status, in bytes.
-std::int64_t status_bytes(const std::string& name) {
-    std::ifstream status("/proc/self/status");
-    for (std::string line; std::getline(status, line);) {
-        if (line.starts_with(name + ":")) {
-            return std::stoll(line.substr(name.size() + 1)) * 1024;
-        }
-    }
-    wrong("no " + name + " in /proc/self/status");
 }
 
 /// resume_memory DIR: a resume holds the checkpoint once beside what it puts it into.

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <optional>
@@ -35,6 +34,7 @@ using ddprun::test::Arguments;
 using ddprun::test::must;
 using ddprun::test::require;
 using ddprun::test::say;
+using ddprun::test::status_bytes;
 using torch::nn::Linear;
 using torch::nn::Sequential;
 using Shape = std::vector<std::int64_t>;
@@ -378,16 +378,6 @@ int partial(Worker& worker, const Arguments& arguments) {
     require(step_after == 7, "the step is another");
     say("taken");
     return worker.finish();
-}
-
-std::int64_t status_bytes(const std::string& name) {
-    std::ifstream status("/proc/self/status");
-    for (std::string line; std::getline(status, line);) {
-        if (line.starts_with(name + ":")) {
-            return std::stoll(line.substr(name.size() + 1)) * 1024;
-        }
-    }
-    ddprun::test::wrong("no " + name + " in /proc/self/status");
 }
 
 /// memory DIR save|load: a resume takes no more anonymous memory than the rank's own state and a

@@ -2,8 +2,10 @@
 
 #include <poll.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -52,6 +54,17 @@ T must(Result<T> result) {
     if constexpr (!std::is_void_v<T>) {
         return std::move(*result);
     }
+}
+
+/// A figure of /proc/self/status, in bytes.
+inline std::int64_t status_bytes(const std::string& name) {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+        if (line.starts_with(name + ":")) {
+            return std::stoll(line.substr(name.size() + 1)) * 1024;
+        }
+    }
+    wrong("no " + name + " in /proc/self/status");
 }
 
 /// Until it is killed.

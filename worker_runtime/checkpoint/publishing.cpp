@@ -61,15 +61,16 @@ Result<void> complete(const PartialCheckpoint& partial, const Manifest& manifest
     if (!text) {
         return text.error();
     }
-    const Result<ManifestFile> written =
-        write_into(partial, std::string(kManifestName), {std::as_bytes(std::span(*text))});
-    if (!written) {
-        return written.error();
-    }
     const std::string folder = folder_of(partial);
     const Result<UniqueFd> folder_fd = open_folder(folder);
     if (!folder_fd) {
         return folder_fd.error();
+    }
+    const std::string name(kManifestName);
+    const Result<ManifestFile> written = write_file(folder_fd->get(), name, path_of(folder, name),
+                                                    {std::as_bytes(std::span(*text))});
+    if (!written) {
+        return written.error();
     }
     const std::optional<Error> problem = sync_folder(folder_fd->get(), folder);
     return problem ? Result<void>(*problem) : Result<void>();

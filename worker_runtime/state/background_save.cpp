@@ -39,7 +39,6 @@ bool BackgroundSave::is_under_way() const {
 
 Result<void> BackgroundSave::begin(const std::string& dir, CheckpointShare share, int processes,
                                    const PublishOptions& options) {
-    (void)wait();
     const Result<void> room = caught<void>([&] { return staging_.reserve(share, processes); });
     const Result<void> agreed = agree_on(group_, room);
     if (!agreed) {

@@ -27,7 +27,7 @@ public:
 
     [[nodiscard]] bool is_under_way() const;
 
-    /// Waits for the save before it, copies all that the next forward pass may change, and begins
+    /// After wait(): copies all that the next forward pass may change, and begins
     /// the rest. Every rank calls it. Fails on all, with nothing begun, if one lacks the memory.
     [[nodiscard]] Result<void> begin(const std::string& dir, CheckpointShare share, int processes,
                                      const PublishOptions& options);

@@ -1,7 +1,6 @@
 #include "worker_runtime/state/saving.hpp"
 
-#include <algorithm>
-#include <optional>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -219,11 +218,6 @@ CheckpointShare share_of(CollectedState state, const CheckpointInfo& info, int r
         share.files.push_back({.name = training.file_of(kTrainingKind, rank),
                                .prefix = {},
                                .tensors = std::move(training.own)});
-    }
-    for (const CheckpointShare::File& file : share.files) {
-        for (const auto& [name, one] : file.tensors) {
-            share.own_bytes += one.tensor.nbytes();
-        }
     }
     return share;
 }

@@ -28,7 +28,6 @@ struct CheckpointShare {
     /// The file of each of the model's tensors, by its name there; empty if one is in parts.
     std::map<std::string, std::string> model_index;
     std::uint64_t model_bytes = 0;
-    std::uint64_t own_bytes = 0;  ///< that this rank writes
     std::uint64_t all_bytes = 0;  ///< that all ranks write, as rank 0 sees it
 };
 
