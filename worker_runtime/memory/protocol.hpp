@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/os/unique_fd.hpp"
+#include "base/result.hpp"
+#include "base/tagged.hpp"
+#include "worker_runtime/checkpoint/manifest.hpp"
+
+/// The messages between a worker and ddprun-memory, the program that keeps the checkpoints of a
+/// node's workers in memory. A worker connects to the socket that DDPRUN_MEMORY_CHECKPOINTS names,
+/// and sends one request at a time; each has one reply. One packet holds one message, as JSON, with
+/// the descriptors that belong to it. README.md has the whole.
+namespace ddprun::worker {
+
+/// Bytes of one packet, and descriptors beside it.
+constexpr std::size_t kMemoryPacketBytesMax = 128UL << 10;
+constexpr std::size_t kMemoryDescriptorsMax = 16;
+
+enum class MemoryVerb {
+    /// The first request: who this is. The reply has the endpoint of this node's program, empty if
+    /// it serves no other node.
+    Hello,
+    /// Names the endpoint of the partner, which is to hold a copy of all that is written from now
+    /// on. Empty: none.
+    Partner,
+    /// Asks for memory for `files` of a step; the reply has a writable descriptor for each, of the
+    /// file's size and with any content. What this owner had written of a step that is not sealed
+    /// is forgotten. Refused if it would pass the bound.
+    Begin,
+    /// `files` are written and have these checksums. The reply comes once the partner, if there is
+    /// one, has them, too; `note` says why it has not.
+    Written,
+    /// The manifest of the step is written, and all files that it lists are somewhere: the step
+    /// counts. Older steps are forgotten.
+    Seal,
+    /// The reply has the files of all steps that are kept here.
+    List,
+    /// Asks for a descriptor to read one file.
+    Open,
+    /// Has one file copied from the program at `endpoint`. The reply comes once it is here and has
+    /// the checksum.
+    Fetch,
+};
+
+/// A file of a step, in the memory of one node.
+struct MemoryFile {
+    std::string name;
+    std::uint64_t size = 0;
+    std::string xxh3_128;  ///< empty: not written yet
+
+    bool operator==(const MemoryFile&) const = default;
+};
+
+struct MemoryRequest {
+    MemoryVerb verb = MemoryVerb::Hello;
+    int rank = 0;               ///< Hello: owns what this connection begins
+    Generation generation;      ///< Hello: of this worker. Open, Fetch: that wrote the file
+    std::int64_t step = 0;      ///< all but Hello, Partner, List
+    std::vector<MemoryFile> files;  ///< Begin, Written; Open, Fetch: one
+    std::string endpoint;       ///< Partner, Fetch: HOST:PORT
+};
+
+/// The files of one step that are written.
+struct MemoryStep {
+    Generation generation;
+    std::int64_t step = 0;
+    bool is_sealed = false;
+    std::vector<MemoryFile> files;
+};
+
+struct MemoryReply {
+    std::optional<Error> error;
+    std::string note;      ///< Written: why the partner has no copy; empty: it has, or there is none
+    std::string endpoint;  ///< Hello
+    std::vector<MemoryStep> steps;  ///< List
+};
+
+[[nodiscard]] std::string encode(const MemoryRequest& request);
+[[nodiscard]] std::string encode(const MemoryReply& reply);
+
+/// Strict: unknown verbs, fields and types, and names that are no plain names, are errors. Never
+/// throws.
+[[nodiscard]] Result<MemoryRequest> decode_memory_request(std::string_view text);
+[[nodiscard]] Result<MemoryReply> decode_memory_reply(std::string_view text);
+
+/// A message and its descriptors.
+struct MemoryPacket {
+    std::string text;
+    std::vector<UniqueFd> descriptors;
+};
+
+/// Sends on a SOCK_SEQPACKET socket; blocks if that does. No SIGPIPE.
+[[nodiscard]] Result<void> send_packet(int socket, std::string_view text,
+                                       const std::vector<int>& descriptors);
+
+/// The next packet; ConnectionLost if the other end has closed. A packet over the bounds is an
+/// error.
+[[nodiscard]] Result<MemoryPacket> receive_packet(int socket);
+
+}  // namespace ddprun::worker
