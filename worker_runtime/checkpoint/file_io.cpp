@@ -23,12 +23,14 @@ constexpr std::size_t kPiecesMax = 64;
 /// The kernel is asked to write to the disk each time so many bytes have been added to a file.
 constexpr std::uint64_t kWritebackBytes = 8UL << 20;
 
-/// Writes all of `pieces` and forgets them; `size` grows by what is written.
+/// Writes all of `pieces` behind the first `size` bytes and forgets them; `size` grows by what is
+/// written.
 std::optional<Error> write_all(int fd, const std::string& path, std::vector<iovec>& pieces,
                                std::uint64_t& size) {
     std::span<iovec> rest(pieces);
     while (!rest.empty()) {
-        const ssize_t written = ::writev(fd, rest.data(), static_cast<int>(rest.size()));
+        const ssize_t written =
+            ::pwritev(fd, rest.data(), static_cast<int>(rest.size()), static_cast<off_t>(size));
         if (written < 0 && errno == EINTR) {
             continue;
         }
@@ -83,12 +85,8 @@ Result<std::size_t> read_some(const OpenFile& file, std::span<std::byte> into, s
 
 }  // namespace
 
-Result<ManifestFile> write_file(int folder_fd, const std::string& name, const std::string& path,
-                                const std::vector<std::span<const std::byte>>& pieces) {
-    UniqueFd fd(::openat(folder_fd, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!fd.is_open()) {
-        return system_error(errno, path + " cannot be created");
-    }
+Result<ManifestFile> write_pieces(int fd, const std::string& name, const std::string& path,
+                                  const std::vector<std::span<const std::byte>>& pieces) {
     ManifestFile file{.name = name};
     Xxh3Hasher hasher;
     std::vector<iovec> chunk;  // at most kPiecesMax, at most kChunkBytes together
@@ -97,7 +95,7 @@ Result<ManifestFile> write_file(int folder_fd, const std::string& name, const st
     for (std::span<const std::byte> rest : pieces) {
         while (!rest.empty()) {
             const std::span<const std::byte> part = rest.first(std::min(rest.size(), room));
-            // writev() only reads what iovec has no way to call constant.
+            // pwritev() only reads what iovec has no way to call constant.
             chunk.push_back(iovec{const_cast<std::byte*>(part.data()), part.size()});
             hasher.add(part);
             rest = rest.subspan(part.size());
@@ -105,15 +103,29 @@ Result<ManifestFile> write_file(int folder_fd, const std::string& name, const st
             if (room > 0 && chunk.size() < kPiecesMax) {
                 continue;
             }
-            if (const auto problem = write_all(fd.get(), path, chunk, file.size)) {
+            if (const auto problem = write_all(fd, path, chunk, file.size)) {
                 return *problem;
             }
-            begin_writeback(fd.get(), file.size, begun);
+            begin_writeback(fd, file.size, begun);
             room = kChunkBytes;
         }
     }
-    if (const auto problem = write_all(fd.get(), path, chunk, file.size)) {
+    if (const auto problem = write_all(fd, path, chunk, file.size)) {
         return *problem;
+    }
+    file.xxh3_128 = hasher.hex();
+    return file;
+}
+
+Result<ManifestFile> write_file(int folder_fd, const std::string& name, const std::string& path,
+                                const std::vector<std::span<const std::byte>>& pieces) {
+    UniqueFd fd(::openat(folder_fd, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!fd.is_open()) {
+        return system_error(errno, path + " cannot be created");
+    }
+    Result<ManifestFile> file = write_pieces(fd.get(), name, path, pieces);
+    if (!file) {
+        return file.error();
     }
     if (::fsync(fd.get()) != 0) {
         return system_error(errno, path + " cannot be synced to disk");
@@ -122,7 +134,6 @@ Result<ManifestFile> write_file(int folder_fd, const std::string& name, const st
     if (::close(fd.release()) != 0 && errno != EINTR) {
         return system_error(errno, path + " cannot be closed");
     }
-    file.xxh3_128 = hasher.hex();
     return file;
 }
 

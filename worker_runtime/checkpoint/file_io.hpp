@@ -18,8 +18,14 @@
 /// Whole files in and out, with their checksums. Blocking; for any one thread.
 namespace ddprun::worker {
 
-/// Writes `pieces`, one behind the other, as the file `name`, which must not exist, in the folder
-/// `folder_fd`, and syncs it to disk. The pieces are not copied. `path` is for errors.
+/// Writes `pieces`, one behind the other, from the first byte of the open file `fd` on, with their
+/// checksum. The pieces are not copied, the file is not synced. `path` is for errors.
+[[nodiscard]] Result<ManifestFile> write_pieces(
+    int fd, const std::string& name, const std::string& path,
+    const std::vector<std::span<const std::byte>>& pieces);
+
+/// Does the same with the file `name`, which must not exist, in the folder `folder_fd`, and syncs
+/// it to disk.
 [[nodiscard]] Result<ManifestFile> write_file(
     int folder_fd, const std::string& name, const std::string& path,
     const std::vector<std::span<const std::byte>>& pieces);

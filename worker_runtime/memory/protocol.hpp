@@ -59,11 +59,11 @@ struct MemoryFile {
 
 struct MemoryRequest {
     MemoryVerb verb = MemoryVerb::Hello;
-    int rank = 0;               ///< Hello: owns what this connection begins
-    Generation generation;      ///< Hello: of this worker. Open, Fetch: that wrote the file
-    std::int64_t step = 0;      ///< all but Hello, Partner, List
+    int rank = 0;                   ///< Hello: owns what this connection begins
+    Generation generation;          ///< Hello: of this worker. Open, Fetch: that wrote the file
+    std::int64_t step = 0;          ///< all but Hello, Partner, List
     std::vector<MemoryFile> files;  ///< Begin, Written; Open, Fetch: one
-    std::string endpoint;       ///< Partner, Fetch: HOST:PORT
+    std::string endpoint;           ///< Partner, Fetch: HOST:PORT
 };
 
 /// The files of one step that are written.
@@ -76,8 +76,8 @@ struct MemoryStep {
 
 struct MemoryReply {
     std::optional<Error> error;
-    std::string note;      ///< Written: why the partner has no copy; empty: it has, or there is none
-    std::string endpoint;  ///< Hello
+    std::string note;  ///< Written: why the partner has no copy; empty: it has, or there is none
+    std::string endpoint;           ///< Hello
     std::vector<MemoryStep> steps;  ///< List
 };
 
