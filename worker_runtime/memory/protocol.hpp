@@ -30,8 +30,8 @@ enum class MemoryVerb {
     /// on. Empty: none.
     Partner,
     /// Asks for memory for `files` of a step; the reply has a writable descriptor for each, of the
-    /// file's size and with any content. What this owner had written of a step that is not sealed
-    /// is forgotten. Refused if it would pass the bound.
+    /// file's size and with any content. The program forgets the files that this owner had
+    /// written of a step that is not sealed. Refused if it would pass the bound.
     Begin,
     /// `files` are written and have these checksums. The reply comes once the partner, if there is
     /// one, has them, too; `note` says why it has not.
@@ -57,13 +57,16 @@ struct MemoryFile {
     bool operator==(const MemoryFile&) const = default;
 };
 
+/// Letters, digits and `._-`, not beginning with a dot; as in a manifest, and manifest.json too.
+[[nodiscard]] bool is_memory_file_name(std::string_view name);
+
 struct MemoryRequest {
     MemoryVerb verb = MemoryVerb::Hello;
-    int rank = 0;               ///< Hello: owns what this connection begins
-    Generation generation;      ///< Hello: of this worker. Open, Fetch: that wrote the file
-    std::int64_t step = 0;      ///< all but Hello, Partner, List
+    int rank = 0;                   ///< Hello: owns what this connection begins
+    Generation generation;          ///< Hello: of this worker. Open, Fetch: that wrote the file
+    std::int64_t step = 0;          ///< all but Hello, Partner, List
     std::vector<MemoryFile> files;  ///< Begin, Written; Open, Fetch: one
-    std::string endpoint;       ///< Partner, Fetch: HOST:PORT
+    std::string endpoint;           ///< Partner, Fetch: HOST:PORT
 };
 
 /// The files of one step that are written.
@@ -76,8 +79,8 @@ struct MemoryStep {
 
 struct MemoryReply {
     std::optional<Error> error;
-    std::string note;      ///< Written: why the partner has no copy; empty: it has, or there is none
-    std::string endpoint;  ///< Hello
+    std::string note;  ///< Written: why the partner has no copy; empty: it has, or there is none
+    std::string endpoint;           ///< Hello
     std::vector<MemoryStep> steps;  ///< List
 };
 
