@@ -12,7 +12,7 @@ endif()
 set(DDPRUN_INSTALLS_RUNTIME ON)
 
 set(DDPRUN_PACKAGE_FOLDER "${CMAKE_INSTALL_LIBDIR}/cmake/ddprun")
-set(base_libraries base base_os contract worker_env checkpoint)
+set(base_libraries base base_os contract worker_env checkpoint memory)
 if(TARGET ddprun_fmt)
     list(APPEND base_libraries fmt)
 endif()

@@ -30,8 +30,8 @@ enum class MemoryVerb {
     /// on. Empty: none.
     Partner,
     /// Asks for memory for `files` of a step; the reply has a writable descriptor for each, of the
-    /// file's size and with any content. What this owner had written of a step that is not sealed
-    /// is forgotten. Refused if it would pass the bound.
+    /// file's size and with any content. The program forgets the files that this owner had
+    /// written of a step that is not sealed. Refused if it would pass the bound.
     Begin,
     /// `files` are written and have these checksums. The reply comes once the partner, if there is
     /// one, has them, too; `note` says why it has not.
@@ -56,6 +56,9 @@ struct MemoryFile {
 
     bool operator==(const MemoryFile&) const = default;
 };
+
+/// Letters, digits and `._-`, not beginning with a dot; as in a manifest, and manifest.json too.
+[[nodiscard]] bool is_memory_file_name(std::string_view name);
 
 struct MemoryRequest {
     MemoryVerb verb = MemoryVerb::Hello;
