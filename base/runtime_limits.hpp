@@ -29,6 +29,9 @@ struct RuntimeLimits {
     /// many as most systems grant a small job in all, less what it has open itself; half of what
     /// can be opened, if the hard limit is too low for that
     std::size_t descriptors_left = 512;
+    /// for an answer of ddprun-memory, which copies to another node before it answers: 64 GiB in
+    /// that time at 1 GB/s
+    Milliseconds memory_reply_timeout{60'000};
     int loader_workers_max = 256;  ///< threads of one DataLoader
     /// of one DataLoader, that are being made or wait to be trained on
     int loader_batches_max = 1024;

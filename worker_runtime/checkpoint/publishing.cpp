@@ -182,14 +182,7 @@ Result<ManifestFile> write_tensors(const PartialCheckpoint& partial, const std::
                                    const std::string& prefix,
                                    const std::vector<TensorView>& tensors) {
     const Result<SafetensorsPlan> plan = plan_safetensors(tensors, prefix);
-    if (!plan) {
-        return plan.error();
-    }
-    std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(plan->header))};
-    for (const TensorView* const tensor : plan->tensors) {
-        pieces.push_back(tensor->bytes);
-    }
-    return write_into(partial, name, pieces);
+    return plan ? write_into(partial, name, pieces_of(*plan)) : Result<ManifestFile>(plan.error());
 }
 
 Result<ManifestFile> write_model_index(const PartialCheckpoint& partial,

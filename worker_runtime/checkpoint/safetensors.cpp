@@ -287,6 +287,14 @@ Result<SafetensorsPlan> plan_safetensors(const std::vector<TensorView>& tensors,
     return plan;
 }
 
+std::vector<std::span<const std::byte>> pieces_of(const SafetensorsPlan& plan) {
+    std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(plan.header))};
+    for (const TensorView* const tensor : plan.tensors) {
+        pieces.push_back(tensor->bytes);
+    }
+    return pieces;
+}
+
 Result<std::vector<TensorView>> parse_safetensors(std::span<const std::byte> file) {
     constexpr std::size_t kSizeBytes = 8;
     if (file.size() < kSizeBytes) {

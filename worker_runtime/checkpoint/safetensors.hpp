@@ -43,6 +43,9 @@ struct SafetensorsPlan {
 [[nodiscard]] Result<SafetensorsPlan> plan_safetensors(const std::vector<TensorView>& tensors,
                                                        const std::string& prefix = {});
 
+/// The bytes of the file, one piece behind the other. Points into `plan` and the tensors.
+[[nodiscard]] std::vector<std::span<const std::byte>> pieces_of(const SafetensorsPlan& plan);
+
 /// The tensors of a whole file, in the order of their bytes, which are part of `file`; names have
 /// the file's prefix. Strict: anything but exactly the format is an error that names the tensor
 /// and the values; at most the header's bounds are allocated for hostile bytes, and nothing is

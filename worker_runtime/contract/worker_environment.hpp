@@ -73,6 +73,11 @@ inline constexpr WorkerVariable kSlot{"DDPRUN_SLOT",
                                       "as LOCAL_RANK, but never made 0 by --virtual-local-rank"};
 inline constexpr WorkerVariable kPage{"DDPRUN_PAGE",
                                       "path of the page shared with the agent; empty: none"};
+inline constexpr WorkerVariable kMemoryCheckpoints{
+    "DDPRUN_MEMORY_CHECKPOINTS", "socket of ddprun-memory on this node; empty: it does not run"};
+inline constexpr WorkerVariable kMemoryPartner{
+    "DDPRUN_MEMORY_PARTNER",
+    "group rank of the node that holds a copy of this node's memory checkpoints; empty: none"};
 /// No worker finds it: a standby takes it away before its program runs.
 inline constexpr WorkerVariable kStandby{"DDPRUN_STANDBY", "descriptor of the socket of a standby"};
 /// No program finds it: ddprun's part of a Python and the worker runtime take it away.

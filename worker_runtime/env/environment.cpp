@@ -151,6 +151,13 @@ Result<WorkerEnvironment> read_environment(const Lookup& lookup) {
         read.number_if_told(var::kTargetWorldSize, 1, kWorldMax, place.world_size);
     place.slot = LocalRank(read.own_number(var::kSlot, 0, kWorldMax, place.local_rank.value()));
     place.page = read.own_text(var::kPage);
+    place.memory_checkpoints =
+        lookup(std::string(var::kMemoryCheckpoints.key)).value_or(std::string());
+    const std::string partner =
+        lookup(std::string(var::kMemoryPartner.key)).value_or(std::string());
+    if (!partner.empty()) {
+        place.memory_partner = read.number(var::kMemoryPartner, 0, kWorldMax);
+    }
     check_places(read, place);
     if (read.error().has_value()) {
         return *read.error();

@@ -24,14 +24,16 @@ struct WorkerEnvironment {
     bool serves_store = false;          ///< rank 0, which is told that no agent does
 
     // Only ddprun sets these.
-    Generation generation{1};   ///< from torchrun: one more than the restarts
-    JobId job;                  ///< empty: not told
-    NodeId node;                ///< empty: not told
-    std::string local_address;  ///< of this node towards the others; empty: not told
-    int target_world_size = 1;  ///< of the largest size allowed; not told: world_size
-    std::string start_reason;   ///< empty: the first generation, or not told
-    LocalRank slot;             ///< of the page: as local_rank, but never virtual
-    std::string page;           ///< path of the page shared with the agent; empty: none
+    Generation generation{1};           ///< from torchrun: one more than the restarts
+    JobId job;                          ///< empty: not told
+    NodeId node;                        ///< empty: not told
+    std::string local_address;          ///< of this node towards the others; empty: not told
+    int target_world_size = 1;          ///< of the largest size allowed; not told: world_size
+    std::string start_reason;           ///< empty: the first generation, or not told
+    LocalRank slot;                     ///< of the page: as local_rank, but never virtual
+    std::string page;                   ///< path of the page shared with the agent; empty: none
+    std::string memory_checkpoints;     ///< socket of ddprun-memory; empty: it does not run
+    std::optional<int> memory_partner;  ///< group rank of the node that has copies; none: no node
 
     bool operator==(const WorkerEnvironment&) const = default;
 };

@@ -217,6 +217,7 @@ bool is_memory_file_name(std::string_view name) {
 
 std::string encode(const MemoryRequest& request) {
     Json object = {{"verb", name_in(kVerbs, request.verb)}};
+    set(object, "series", request.series);
     set(object, "rank", request.rank);
     set(object, "generation", request.generation.value());
     set(object, "step", request.step);
@@ -245,7 +246,7 @@ std::string encode(const MemoryReply& reply) {
 }
 
 Result<MemoryRequest> decode_memory_request(std::string_view text) {
-    constexpr std::array<std::string_view, 6> kKnown = {"verb", "rank",     "generation",
+    constexpr std::array<std::string_view, 7> kKnown = {"verb", "series",   "rank", "generation",
                                                         "step", "endpoint", "files"};
     const Result<Json> json = parse_packet(text);
     if (!json) {
@@ -255,6 +256,11 @@ Result<MemoryRequest> decode_memory_request(std::string_view text) {
     reader.check_fields(*json, kKnown);
     MemoryRequest request;
     request.verb = reader.one_of(kVerbs, reader.text(*json, "verb"));
+    request.series = reader.text(*json, "series");
+    if (request.series.size() > kMemorySeriesBytesMax) {
+        reader.refuse(fmt::format("\"series\" has {} bytes, allowed are {}", request.series.size(),
+                                  kMemorySeriesBytesMax));
+    }
     request.rank = static_cast<int>(
         reader.number(*json, "rank", std::uint64_t{std::numeric_limits<int>::max()}));
     request.generation = Generation(reader.number(*json, "generation", kNumberMax));

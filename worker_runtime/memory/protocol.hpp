@@ -21,6 +21,7 @@ namespace ddprun::worker {
 /// Bytes of one packet, and descriptors beside it.
 constexpr std::size_t kMemoryPacketBytesMax = 128UL << 10;
 constexpr std::size_t kMemoryDescriptorsMax = 16;
+constexpr std::size_t kMemorySeriesBytesMax = 4096;
 
 enum class MemoryVerb {
     /// The first request: who this is. The reply has the endpoint of this node's program, empty if
@@ -62,6 +63,7 @@ struct MemoryFile {
 
 struct MemoryRequest {
     MemoryVerb verb = MemoryVerb::Hello;
+    std::string series;             ///< Hello: the training; others see nothing of its files
     int rank = 0;                   ///< Hello: owns what this connection begins
     Generation generation;          ///< Hello: of this worker. Open, Fetch: that wrote the file
     std::int64_t step = 0;          ///< all but Hello, Partner, List

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "worker_runtime/comm/peer_watch.hpp"
@@ -37,12 +38,12 @@ bool BackgroundSave::is_under_way() const {
     return ended_.valid() && ended_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
-Result<void> BackgroundSave::begin(const std::string& dir, CheckpointShare share, int processes,
+Result<void> BackgroundSave::begin(const SaveTargets& targets, CheckpointShare share, int processes,
                                    const PublishOptions& options) {
     const Result<void> room = caught<void>([&] { return staging_.reserve(share, processes); });
     const Result<void> agreed = agree_on(group_, room);
     if (!agreed) {
-        return not_written(dir, share.info.step, agreed.error());
+        return not_written(targets.dir, share.info.step, agreed.error());
     }
     // A connection that has failed, or a rank that was late, has broken the twin alone.
     const Result<std::optional<int>> broken =
@@ -60,8 +61,8 @@ Result<void> BackgroundSave::begin(const std::string& dir, CheckpointShare share
         }
         twin_ = *std::move(twin);
     }
-    const auto work =
-        std::make_shared<Work>(Work{.dir = dir, .options = options, .share = std::move(share)});
+    const auto work = std::make_shared<Work>(
+        Work{.targets = targets, .options = options, .share = std::move(share)});
     // A rank whose copies fail tells the others in run().
     work->copied_now = caught<void>([&]() -> Result<void> {
         staging_.copy_now(work->share);
@@ -96,14 +97,32 @@ Result<void> BackgroundSave::run(Work& work, bool is_on_own_thread) {
     done = caught<void>([&]() -> Result<void> {
         // A rank without a copy must not leave the others waiting.
         const Result<void> agreed = agree_on(*twin_, done);
-        return agreed ? write_together(*twin_, work.dir, work.share, work.options)
-                      : Result<void>(not_written(work.dir, step, agreed.error()));
+        return agreed ? write(work)
+                      : Result<void>(not_written(work.targets.dir, step, agreed.error()));
     });
     // After a lost rank the training's own collectives fail, and say why.
     if (!done && !group_.loss()->is_lost() && group_.rank() == 0) {
         say_(done.error().what + "; the training goes on");
     }
     return done;
+}
+
+Result<void> BackgroundSave::write(const Work& work) {
+    Result<void> kept;
+    if (work.targets.memory != nullptr) {
+        kept = work.targets.memory->save(*twin_, work.share, work.options.is_isolated);
+        if (!kept) {
+            kept = Error{kept.error().code, fmt::format("step {} is not kept in memory: {}",
+                                                        work.share.info.step, kept.error().what)};
+        }
+    }
+    if (!work.targets.has_disk) {
+        return kept;
+    }
+    if (!kept && group_.rank() == 0 && !group_.loss()->is_lost()) {
+        say_(kept.error().what);
+    }
+    return write_together(*twin_, work.targets.dir, work.share, work.options);
 }
 
 void BackgroundSave::wait_for_copy() const {

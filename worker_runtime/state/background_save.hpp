@@ -9,10 +9,18 @@
 
 #include "base/result.hpp"
 #include "worker_runtime/comm/process_group.hpp"
+#include "worker_runtime/state/memory_tier.hpp"
 #include "worker_runtime/state/saving.hpp"
 #include "worker_runtime/state/staging.hpp"
 
 namespace ddprun::worker {
+
+/// Where a checkpoint goes: into the folder `dir`, into memory, or both.
+struct SaveTargets {
+    std::string dir;
+    bool has_disk = true;
+    MemoryTier* memory = nullptr;  ///< null: not into memory
+};
 
 /// One save at a time that goes on beside the training, on a thread of its own with a process group
 /// of its own. Its functions are called on the training's thread, wait_for_copy() on any.
@@ -29,8 +37,8 @@ public:
 
     /// After wait(): copies all that the next forward pass may change, and begins
     /// the rest. Every rank calls it. Fails on all, with nothing begun, if one lacks the memory.
-    [[nodiscard]] Result<void> begin(const std::string& dir, CheckpointShare share, int processes,
-                                     const PublishOptions& options);
+    [[nodiscard]] Result<void> begin(const SaveTargets& targets, CheckpointShare share,
+                                     int processes, const PublishOptions& options);
 
     void wait_for_copy() const;
     /// Waits for the save that was begun last, and returns its result: success if there was none.
@@ -39,7 +47,7 @@ public:
 private:
     /// One save, from begin() to its end.
     struct Work {
-        std::string dir;
+        SaveTargets targets;
         PublishOptions options;
         CheckpointShare share;
         Result<void> copied_now;
@@ -47,6 +55,8 @@ private:
         std::promise<Result<void>> ended;
     };
     Result<void> run(Work& work, bool is_on_own_thread);
+    /// Once all ranks have their copies. The result is the disk's, if that is a target.
+    [[nodiscard]] Result<void> write(const Work& work);
 
     ProcessGroup group_;
     std::function<void(const std::string&)> say_;

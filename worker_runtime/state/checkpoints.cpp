@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "worker_runtime/checkpoint/publishing.hpp"
 #include "worker_runtime/comm/votes.hpp"
 #include "worker_runtime/state/background_save.hpp"
+#include "worker_runtime/state/memory_tier.hpp"
 #include "worker_runtime/state/saving.hpp"
 #include "worker_runtime/state/stored_state.hpp"
 
@@ -104,6 +107,13 @@ Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
     if (!candidates) {
         return candidates.error();
     }
+    if (how.scope == TrainingState::Scope::Everything) {
+        const Result<std::optional<std::int64_t>> from_memory =
+            load_from_memory(state, how, candidates->empty() ? 0 : candidates->front());
+        if (!from_memory || from_memory->has_value()) {
+            return from_memory;
+        }
+    }
     for (const std::int64_t step : *candidates) {
         Result<worker::LoadedCheckpoint> loaded = worker::read_checkpoint(dir_, step, read_share());
         const Result<std::optional<int>> against =
@@ -119,21 +129,7 @@ Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
             }
             continue;
         }
-        const Result<worker::StoredState> stored = worker::StoredState::of(*std::move(loaded));
-        const Result<TrainingState::Fit> fit = worker::caught<TrainingState::Fit>([&] {
-            return stored ? state.compare(*stored, group_, how)
-                          : Result<TrainingState::Fit>(stored.error());
-        });
-        // Every rank finds that it fits before any rank changes anything.
-        if (const Result<void> fits = agreed(step, "does not fit this program", fit); !fits) {
-            return fits.error();
-        }
-        for (const std::string& line :
-             group_.rank() == 0 ? fit->lines : std::vector<std::string>()) {
-            options_.say(fmt::format("resuming at step {}: {}", step, line));
-        }
-        if (const Result<void> done = agreed(step, "could not be put back", fit->put_back());
-            !done) {
+        if (const Result<void> done = put_back(state, how, *std::move(loaded)); !done) {
             return done.error();
         }
         return std::optional(step);
@@ -145,6 +141,66 @@ Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
                                  candidates->size(), dir_)};
     }
     return std::optional<std::int64_t>();
+}
+
+Result<std::optional<std::int64_t>> Checkpoints::load_from_memory(
+    TrainingState& state, const TrainingState::Comparison& how, std::int64_t at_least) {
+    const Result<worker::MemoryTier*> tier = memory();
+    if (!tier) {
+        return tier.error();
+    }
+    if (*tier == nullptr) {
+        return std::optional<std::int64_t>();
+    }
+    Result<std::optional<worker::LoadedCheckpoint>> loaded = (*tier)->load(group_, at_least);
+    if (!loaded) {
+        return loaded.error();
+    }
+    if (!loaded->has_value()) {
+        return std::optional<std::int64_t>();
+    }
+    const std::int64_t step = (*loaded)->info.step;
+    if (const Result<void> done = put_back(state, how, **std::move(loaded)); !done) {
+        return done.error();
+    }
+    return std::optional(step);
+}
+
+Result<void> Checkpoints::put_back(TrainingState& state, const TrainingState::Comparison& how,
+                                   worker::LoadedCheckpoint loaded) {
+    const std::int64_t step = loaded.info.step;
+    const Result<worker::StoredState> stored = worker::StoredState::of(std::move(loaded));
+    const Result<TrainingState::Fit> fit = worker::caught<TrainingState::Fit>([&] {
+        return stored ? state.compare(*stored, group_, how)
+                      : Result<TrainingState::Fit>(stored.error());
+    });
+    // Every rank finds that it fits before any rank changes anything.
+    if (const Result<void> fits = agreed(step, "does not fit this program", fit); !fits) {
+        return fits.error();
+    }
+    for (const std::string& line : group_.rank() == 0 ? fit->lines : std::vector<std::string>()) {
+        options_.say(fmt::format("resuming at step {}: {}", step, line));
+    }
+    if (const Result<void> done = agreed(step, "could not be put back", fit->put_back()); !done) {
+        return done.error();
+    }
+    return {};
+}
+
+Result<worker::MemoryTier*> Checkpoints::memory() {
+    // A group of some of the workers has checkpoints of its own, on the disk.
+    if (!has_looked_for_memory_ && group_.world_size() == worker_.world_size()) {
+        std::error_code failure;
+        const std::string series = std::filesystem::absolute(dir_, failure).lexically_normal();
+        Result<std::unique_ptr<worker::MemoryTier>> connected =
+            worker::MemoryTier::connect(group_, worker_.environment(), series, options_.say);
+        if (!connected) {
+            return connected.error();
+        }
+        memory_ = *std::move(connected);
+    }
+    has_looked_for_memory_ = true;
+    return memory_.get();
 }
 
 template <typename T>
@@ -221,10 +277,12 @@ worker::PublishOptions Checkpoints::publish_options() const {
 }
 
 worker::ReadShare Checkpoints::read_share() const {
-    // The workers of a node have the same pages: what one has verified the others read.
+    // The workers of a node have the same pages: what one has verified the others read. The local
+    // rank may be virtual, and then is 0 for all.
     const bool has_all_workers = group_.world_size() == worker_.world_size();
     return has_all_workers
-               ? worker::ReadShare{.reader = static_cast<std::size_t>(worker_.local_rank()),
+               ? worker::ReadShare{.reader =
+                                       static_cast<std::size_t>(worker_.environment().slot.value()),
                                    .readers = static_cast<std::size_t>(worker_.local_world_size())}
                : worker::ReadShare();
 }
@@ -284,6 +342,14 @@ Result<void> Checkpoints::write(std::int64_t step, const TrainingState& state) {
 }
 
 Result<void> Checkpoints::begin_async(std::int64_t step, const TrainingState& state) {
+    const Result<worker::MemoryTier*> tier = memory();
+    if (!tier) {
+        return tier.error();
+    }
+    const bool has_disk = options_.disk_every <= 1 || step % options_.disk_every == 0;
+    if (!has_disk && *tier == nullptr) {
+        return {};
+    }
     if (!background_) {
         background_ = std::make_unique<worker::BackgroundSave>(group_, options_.say);
     }
@@ -305,8 +371,8 @@ Result<void> Checkpoints::begin_async(std::int64_t step, const TrainingState& st
     if (!share) {
         return share.error();
     }
-    return background_->begin(dir_, *std::move(share), worker_.local_world_size(),
-                              publish_options());
+    return background_->begin({.dir = dir_, .has_disk = has_disk, .memory = *tier},
+                              *std::move(share), worker_.local_world_size(), publish_options());
 }
 
 }  // namespace ddprun

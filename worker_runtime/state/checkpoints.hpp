@@ -16,6 +16,8 @@ namespace ddprun {
 
 namespace worker {
 class BackgroundSave;
+struct LoadedCheckpoint;
+class MemoryTier;
 struct CheckpointShare;
 struct PublishOptions;
 struct ReadShare;
@@ -25,6 +27,10 @@ struct CheckpointsOptions {
     int keep = 3;  ///< newest checkpoints kept
     /// Above 0: checkpoints whose step is a multiple of it are kept, too.
     std::int64_t keep_every = 0;
+    /// Above 1: of the saves by save_async() only those whose step is a multiple of it go to the
+    /// disk. The others go to the memory of the nodes (ddprun's --memory-checkpoints), and are not
+    /// made without that.
+    std::int64_t disk_every = 1;
     /// How save_async() goes on when the save before it is still under way on a rank.
     enum class WhileSaving { Wait, Refuse };
     WhileSaving while_saving = WhileSaving::Wait;
@@ -57,11 +63,12 @@ public:
     Checkpoints& operator=(const Checkpoints&) = delete;
 
     /// Puts the newest checkpoint that every rank finds valid into `state` and returns its step;
-    /// none if there is no checkpoint. Torn, truncated or damaged ones are passed over with a line
-    /// that says why. Each node verifies every byte once, shared out over its workers, and reads
-    /// what it needs from there. Fails, on every rank alike, when there are checkpoints and none is
-    /// valid, when the folder cannot be made, written or read, or when a valid one does not fit
-    /// `state` on any one rank; `state` is unchanged then on all.
+    /// none if there is no checkpoint. One in the nodes' memory is taken unless the disk has a
+    /// newer one. Torn, truncated or damaged ones are passed over with a line that says why. Each
+    /// node verifies every byte once, shared out over its workers, and reads what it needs from
+    /// there. Fails, on every rank alike, when there are checkpoints and none is valid, when the
+    /// folder cannot be made, written or read, or when a valid one does not fit `state` on any one
+    /// rank; `state` is unchanged then on all.
     [[nodiscard]] Result<std::optional<std::int64_t>> resume(TrainingState& state,
                                                              const ResumeOptions& options = {});
 
@@ -101,6 +108,14 @@ private:
     template <typename Act>
     [[nodiscard]] Result<void> timed(const Act& act);
     [[nodiscard]] Result<void> write(std::int64_t step, const TrainingState& state);
+    /// Null if the nodes keep no checkpoints in memory. Every rank calls it.
+    [[nodiscard]] Result<worker::MemoryTier*> memory();
+    /// The step of the checkpoint in memory that was put back; none: there is none to be had.
+    [[nodiscard]] Result<std::optional<std::int64_t>> load_from_memory(
+        TrainingState& state, const TrainingState::Comparison& how, std::int64_t at_least);
+    /// Puts `loaded` into `state`, if it fits on all ranks.
+    [[nodiscard]] Result<void> put_back(TrainingState& state, const TrainingState::Comparison& how,
+                                        worker::LoadedCheckpoint loaded);
     [[nodiscard]] Result<void> begin_async(std::int64_t step, const TrainingState& state);
     [[nodiscard]] worker::PublishOptions publish_options() const;
     /// The files of a checkpoint that this rank verifies.
@@ -117,7 +132,9 @@ private:
     const Worker& worker_;
     ProcessGroup group_;
     CheckpointsOptions options_;
-    std::optional<Duration> last_save_;                   ///< how long it took
+    std::optional<Duration> last_save_;  ///< how long it took
+    bool has_looked_for_memory_ = false;
+    std::unique_ptr<worker::MemoryTier> memory_;          ///< outlives the saves into it
     std::unique_ptr<worker::BackgroundSave> background_;  ///< from the first save_async() on
 };
 

@@ -6,10 +6,9 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
-#include "worker_runtime/comm/texts.hpp"
 #include "worker_runtime/state/dtype_names.hpp"
+#include "worker_runtime/state/outcomes.hpp"
 
 namespace ddprun::worker {
 
@@ -79,37 +78,9 @@ std::map<std::string, int> owners_of(const CollectedState& state, int writers) {
     return owners;
 }
 
-/// The outcome of a rank's work, as the ranks send it to each other.
-std::string text_of(const Result<std::string>& outcome) {
-    nlohmann::json text;
-    if (outcome) {
-        text["done"] = *outcome;
-    } else {
-        text["code"] = static_cast<int>(outcome.error().code);
-        text["what"] = outcome.error().what;
-    }
-    // A path may be no UTF-8.
-    return text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-/// Its inverse, for a text of this program's own.
-Result<std::string> outcome_of(const std::string& text) {
-    const nlohmann::json json = nlohmann::json::parse(text);
-    if (json.contains("done")) {
-        return json["done"].get<std::string>();
-    }
-    return Error{static_cast<ErrorCode>(json["code"].get<int>()), json["what"].get<std::string>()};
-}
-
-/// Rank 0's outcome, on every rank.
-Result<std::string> from_rank_0(ProcessGroup& group, const Result<std::string>& own) {
-    const Result<std::string> text = broadcast_text(group, text_of(own));
-    return text ? outcome_of(*text) : text;
-}
-
-/// The files, as JSON.
-Result<std::string> write_files(const PartialCheckpoint& partial, const CheckpointShare& share) {
-    nlohmann::json files = nlohmann::json::array();
+Result<std::vector<ManifestFile>> write_files(const PartialCheckpoint& partial,
+                                              const CheckpointShare& share) {
+    std::vector<ManifestFile> files;
     for (const CheckpointShare::File& file : share.files) {
         const Result<std::vector<TensorView>> views = views_of(file.tensors);
         if (!views) {
@@ -119,31 +90,9 @@ Result<std::string> write_files(const PartialCheckpoint& partial, const Checkpoi
         if (!written) {
             return written.error();
         }
-        files.push_back({written->name, written->size, written->xxh3_128});
+        files.push_back(*written);
     }
-    return files.dump();
-}
-
-/// Every rank's files, by rank; the error of the first rank that has one.
-Result<std::vector<ManifestFile>> gather_files(ProcessGroup& group,
-                                               const Result<std::string>& own) {
-    const Result<std::vector<std::string>> texts = gather_texts(group, text_of(own));
-    if (!texts) {
-        return texts.error();
-    }
-    std::vector<ManifestFile> all;
-    for (std::size_t rank = 0; rank < texts->size(); ++rank) {
-        const Result<std::string> files = outcome_of((*texts)[rank]);
-        if (!files) {
-            return Error{files.error().code, fmt::format("rank {}: {}", rank, files.error().what)};
-        }
-        for (const nlohmann::json& file : nlohmann::json::parse(*files)) {
-            all.push_back({.name = file[0].get<std::string>(),
-                           .size = file[1].get<std::uint64_t>(),
-                           .xxh3_128 = file[2].get<std::string>()});
-        }
-    }
-    return all;
+    return files;
 }
 
 Result<std::string> finish(const PartialCheckpoint& partial, const CheckpointShare& share,

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "worker_runtime/checkpoint/loaded_checkpoint.hpp"
+#include "worker_runtime/comm/process_group.hpp"
+#include "worker_runtime/env/environment.hpp"
+#include "worker_runtime/memory/checkpoint_memory.hpp"
+#include "worker_runtime/memory/copies.hpp"
+#include "worker_runtime/state/saving.hpp"
+
+/// The checkpoints of a training in the memory of its nodes. Every rank calls the same functions in
+/// the same order; one thread at a time.
+namespace ddprun::worker {
+
+class MemoryTier {
+public:
+    using Say = std::function<void(const std::string& line)>;
+
+    /// Connects every rank with its node's ddprun-memory, and names each node's partner. Null, on
+    /// every rank, if a rank has none; `say` gets a line on one rank if others have one. `series`
+    /// names the training on all nodes alike: the folder of its checkpoints.
+    [[nodiscard]] static Result<std::unique_ptr<MemoryTier>> connect(ProcessGroup& group,
+                                                                     const WorkerEnvironment& place,
+                                                                     const std::string& series,
+                                                                     Say say);
+
+    /// Writes all ranks' shares and seals the step. `group` may be another one than connect()'s,
+    /// of the same ranks. Fails on every rank alike; the step before it then still counts.
+    [[nodiscard]] Result<void> save(ProcessGroup& group, const CheckpointShare& share,
+                                    const std::function<bool()>& is_isolated);
+
+    /// Loads the newest step of which the nodes together have all files, if it is `at_least` that
+    /// number; files that this node lacks are copied from others. None, on every rank, if there is
+    /// no such step. Copies that cannot be used are passed over with a line.
+    [[nodiscard]] Result<std::optional<LoadedCheckpoint>> load(ProcessGroup& group,
+                                                               std::int64_t at_least);
+
+private:
+    MemoryTier(CheckpointMemory memory, const WorkerEnvironment& place, Say say);
+
+    [[nodiscard]] Result<std::vector<ManifestFile>> write_files(const CheckpointShare& share);
+    [[nodiscard]] Result<void> seal(std::int64_t step, const std::string& manifest);
+    /// What each node has, by the rank of its first worker; empty for other ranks.
+    [[nodiscard]] Result<std::vector<NodeCopies>> gather_copies(ProcessGroup& group);
+    [[nodiscard]] Result<std::string> read_manifest(const MemoryCandidate& candidate,
+                                                    const std::vector<NodeCopies>& nodes);
+    [[nodiscard]] Result<LoadedCheckpoint> load_from(ProcessGroup& group,
+                                                     const MemoryCandidate& candidate,
+                                                     const std::vector<NodeCopies>& nodes);
+    [[nodiscard]] Result<void> fetch_missing(const Manifest& manifest,
+                                             const std::vector<NodeCopies>& nodes);
+    void say_note(const std::string& note);
+
+    CheckpointMemory memory_;
+    int rank_;
+    int local_rank_;
+    int local_world_size_;
+    Say say_;
+    std::string last_note_;
+};
+
+}  // namespace ddprun::worker
