@@ -1,0 +1,177 @@
+"""A C++ training that saves into the memory of its nodes only, of which workers and machines die.
+
+Method: kept_training says when a step is kept: all ranks have written it, and it counts. A worker,
+or all processes of a node with its memory, are killed by SIGKILL at a moment that a seed chooses
+among the lines of rank 0. The next generation goes on from the last kept step or a later one, no
+checkpoint is on the disk, and the last parameters are those of an undisturbed training.
+$DDPRUN_MEMORY_KILLS is the number of kills of each kind, 5 unless given.
+
+usage: memory_checkpoints.py BIN_DIR PROGRAM [unittest's words]
+"""
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+KILLS = int(os.environ.get("DDPRUN_MEMORY_KILLS", 5))
+SEED = int(os.environ.get("DDPRUN_MEMORY_SEED", 1))
+STEPS_OF_A_KILL = 6
+NEVER = 10**9  # no step is a multiple of it
+BIN = PROGRAM = ""
+
+
+def children_of(pid):
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            children = [int(child) for child in file.read().split()]
+    except OSError:
+        return []
+    return children + [one for child in children for one in children_of(child)]
+
+
+def kill_all(pids):
+    """All are stopped first: so none sees another one's end."""
+    for name in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            try:
+                os.kill(pid, name)
+            except ProcessLookupError:
+                pass
+
+
+class MemoryCheckpoints(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="ddprun-kept-")
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.dice = random.Random(SEED)
+        self.said = []
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def start(self, program, *arguments):
+        environment = {key: value for key, value in os.environ.items()
+                       if not key.startswith(("PET_", "DDPRUN_", "TORCH", "OMP_", "SLURM"))}
+        process = subprocess.Popen(
+            [os.path.join(BIN, program), *arguments], cwd=self.folder, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={**environment, "TMPDIR": self.folder, "HOME": self.folder})
+        for clean in (process.stdout.close, process.wait, process.kill):  # the last one first
+            self.addCleanup(clean)
+        return process
+
+    def start_job(self, *flags, steps, disk_every=NEVER, checkpoints="checkpoints"):
+        return self.start("ddprun", *flags, PROGRAM, self.path(checkpoints), str(steps),
+                          str(disk_every))
+
+    def find(self, process, pattern):
+        """The first line of its output in which `pattern` is found."""
+        for line in process.stdout:
+            self.said.append(line)
+            if found := re.search(pattern, line):
+                return found
+        return self.fail(f"{pattern} is in none of\n{''.join(self.said)}")
+
+    def end(self, process):
+        """The parameters of a training that has succeeded."""
+        parameters = self.find(process, "^parameters (.*)$")[1]
+        self.said.append(process.communicate()[0])
+        self.assertEqual(process.returncode, 0, "".join(self.said))
+        return parameters
+
+    def undisturbed(self, *flags, steps):
+        return self.end(self.start_job(*flags, steps=steps, checkpoints="others"))
+
+    def disturb(self, process, kept):
+        """Reads on until a random moment after the next kept step. Returns the last kept step."""
+        kept = int(self.find(process, r"^kept (\d+)")[1])
+        for _ in range(self.dice.randrange(3 * (STEPS_OF_A_KILL - 2))):
+            found = self.find(process, r"^(trained|asked|kept) (\d+)")
+            kept = int(found[2]) if found[1] == "kept" else kept
+        return kept
+
+    def check_resumed(self, process, kept):
+        resumed = int(self.find(process, r"^(?:resumed (\d+)|begins)")[1] or -1)
+        self.assertGreaterEqual(resumed, kept, "".join(self.said))
+        return resumed
+
+    def check_disk(self, *steps):
+        folder = self.path("checkpoints")
+        self.assertEqual(sorted(os.listdir(folder) if os.path.isdir(folder) else []),
+                         [f"step-{step:012}" for step in steps])
+
+    def test_a_killed_worker_costs_no_kept_step(self):
+        steps = KILLS * STEPS_OF_A_KILL + 2
+        ranks = ("--nproc-per-node", "2", "--warm", "off")
+        expected = self.undisturbed(*ranks, steps=steps)
+        job = self.start_job(*ranks, "--max-restarts", str(KILLS), "--max-restarts-at-step", "0",
+                             "--memory-checkpoints", "256M", steps=steps)
+        kept = 0
+        for _ in range(KILLS):
+            pids = [int(self.find(job, r"^rank \d of 2 is (\d+)")[1]) for _ in range(2)]
+            self.check_resumed(job, kept) if kept else self.find(job, "^begins")
+            kept = self.disturb(job, kept)
+            os.kill(self.dice.choice(pids), signal.SIGKILL)
+        self.check_resumed(job, kept)
+        self.assertEqual(self.end(job), expected)
+        self.check_disk()
+
+    def test_the_disk_gets_every_fourth_step(self):
+        job = self.start_job("--nproc-per-node", "2", "--memory-checkpoints", "256M", steps=9,
+                             disk_every=4)
+        self.end(job)
+        self.check_disk(4, 8)
+
+    def test_without_memory_only_every_fourth_step_is_saved(self):
+        job = self.start_job("--nproc-per-node", "2", steps=9, disk_every=4)
+        self.end(job)
+        self.check_disk(4, 8)
+
+    def test_too_little_memory_is_a_line_and_the_training_goes_on(self):
+        job = self.start_job("--nproc-per-node", "2", "--memory-checkpoints", "1M", steps=3,
+                             disk_every=2)
+        self.end(job)
+        said = "".join(self.said)
+        self.assertRegex(said, r"step 1 is not kept in memory: rank \d: .*memory-checkpoints")
+        self.check_disk(2)
+
+    def test_a_killed_machine_costs_no_kept_step(self):
+        steps = KILLS * STEPS_OF_A_KILL + 2
+        shape = ("--nnodes", "2", "--nproc-per-node", "1", "--warm", "off", "--insecure")
+        daemon = self.start("ddprun-rendezvous", "--port", "0", "--insecure")
+        endpoint = self.find(daemon, r"listening on (127\.0\.0\.1:\d+)")[1]
+
+        def start_node(name, *flags, checkpoints="checkpoints"):
+            return self.start_job(*shape, "--rdzv-id", checkpoints, "--rdzv-endpoint", endpoint,
+                                  "--node-id", name, *flags, steps=steps, checkpoints=checkpoints)
+
+        others = [start_node(f"other{node}", "--node-rank", str(node), checkpoints="others")
+                  for node in range(2)]
+        expected = self.end(others[0])
+        others[1].communicate()
+        flags = ("--memory-checkpoints", "256M", "--memory-replicas", "1", "--max-restarts",
+                 str(KILLS), "--max-restarts-at-step", "0")
+        nodes = [start_node(f"node{node}", "--node-rank", str(node), *flags) for node in range(2)]
+        kept = 0
+        for kill in range(KILLS):
+            self.check_resumed(nodes[0], kept) if kept else self.find(nodes[0], "^begins")
+            kept = self.disturb(nodes[0], kept)
+            # Node 0 says the lines: it is the other one that dies.
+            kill_all([nodes[1].pid, *children_of(nodes[1].pid)])
+            nodes[1].communicate()
+            nodes[1] = start_node(f"spare{kill}", *flags)
+        self.check_resumed(nodes[0], kept)
+        self.assertEqual(self.end(nodes[0]), expected)
+        nodes[1].communicate()
+        self.check_disk()
+
+
+if __name__ == "__main__":
+    BIN, PROGRAM = sys.argv[1:3]
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
