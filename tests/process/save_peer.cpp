@@ -268,6 +268,31 @@ int shards(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// bad_parts DIR overlap|hole|shapes|whole: the ranks' parts of a table are not the table.
+int bad_parts(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    const std::string& flaw = arguments.at(1);
+    const bool is_second = worker.rank() == 1;
+    torch::Tensor table = torch::zeros({2, 3});
+    TrainingState state;
+    if (flaw == "whole" && !is_second) {
+        state.add("table", table);
+    } else {
+        const std::int64_t row = flaw == "overlap" ? 1 : flaw == "hole" ? 3 : 2;
+        const std::int64_t rows = flaw == "hole" || (flaw == "shapes" && is_second) ? 5 : 4;
+        state.add_part("table", table, {rows, 3}, {is_second ? row : 0, 0});
+    }
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    const Result<void> refused = checkpoints.save(1, state);
+    require(!refused, "it was saved");
+    say("refused: " + refused.error().what);
+    must(checkpoints.save_async(2, state));
+    const Result<void> later = checkpoints.wait();
+    require(!later, "it was saved beside the training");
+    say("refused beside: " + later.error().what);
+    return worker.finish();
+}
+
 /// one_cannot_write DIR: rank 1 may write no large file for a while.
 int one_cannot_write(Worker& worker, const Arguments& arguments) {
     const ProcessGroup group = must(worker.process_group());
@@ -410,6 +435,7 @@ int memory(Worker& worker, const Arguments& arguments) {
 int main(int argc, char** argv) {
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
         {"background", background},
+        {"bad_parts", bad_parts},
         {"endless", endless},
         {"memory", memory},
         {"no_memory", no_memory},

@@ -79,6 +79,10 @@ std::map<std::string, int> owners_of(const CollectedState& state, int writers) {
     return owners;
 }
 
+Error of_rank_0(const Error& why) {
+    return {why.code, "rank 0: " + why.what};
+}
+
 /// The outcome of a rank's work, as the ranks send it to each other.
 std::string text_of(const Result<std::string>& outcome) {
     nlohmann::json text;
@@ -107,9 +111,10 @@ Result<std::string> from_rank_0(ProcessGroup& group, const Result<std::string>& 
     return text ? outcome_of(*text) : text;
 }
 
-/// The files, as JSON.
+/// The files and the parts of tensors in them, as JSON.
 Result<std::string> write_files(const PartialCheckpoint& partial, const CheckpointShare& share) {
     nlohmann::json files = nlohmann::json::array();
+    nlohmann::json parts = nlohmann::json::array();
     for (const CheckpointShare::File& file : share.files) {
         const Result<std::vector<TensorView>> views = views_of(file.tensors);
         if (!views) {
@@ -120,48 +125,114 @@ Result<std::string> write_files(const PartialCheckpoint& partial, const Checkpoi
             return written.error();
         }
         files.push_back({written->name, written->size, written->xxh3_128});
+        for (const TensorView& view : *views) {
+            if (view.layout) {
+                parts.push_back({view.name, view.dtype, view.layout->global_shape,
+                                 view.layout->offsets, view.shape});
+            }
+        }
     }
-    return files.dump();
+    return nlohmann::json{{"files", files}, {"parts", parts}}.dump();
 }
 
-/// Every rank's files, by rank; the error of the first rank that has one.
-Result<std::vector<ManifestFile>> gather_files(ProcessGroup& group,
-                                               const Result<std::string>& own) {
+/// The texts of write_files() of all ranks, by rank; the error of the first rank that has one.
+Result<std::vector<std::string>> gather_written(ProcessGroup& group,
+                                                const Result<std::string>& own) {
     const Result<std::vector<std::string>> texts = gather_texts(group, text_of(own));
     if (!texts) {
         return texts.error();
     }
-    std::vector<ManifestFile> all;
+    std::vector<std::string> all;
     for (std::size_t rank = 0; rank < texts->size(); ++rank) {
-        const Result<std::string> files = outcome_of((*texts)[rank]);
-        if (!files) {
-            return Error{files.error().code, fmt::format("rank {}: {}", rank, files.error().what)};
+        Result<std::string> written = outcome_of((*texts)[rank]);
+        if (!written) {
+            return Error{written.error().code,
+                         fmt::format("rank {}: {}", rank, written.error().what)};
         }
-        for (const nlohmann::json& file : nlohmann::json::parse(*files)) {
-            all.push_back({.name = file[0].get<std::string>(),
-                           .size = file[1].get<std::uint64_t>(),
-                           .xxh3_128 = file[2].get<std::string>()});
-        }
+        all.push_back(*std::move(written));
     }
     return all;
 }
 
+using PartsByName = std::map<std::string, std::vector<RankPart>>;
+
+/// Adds the files that rank `rank` has written, and its parts of tensors.
+void add_written(const std::string& written, int rank, std::vector<ManifestFile>& files,
+                 PartsByName& parts) {
+    using Numbers = std::vector<std::int64_t>;
+    const nlohmann::json json = nlohmann::json::parse(written);
+    for (const nlohmann::json& file : json["files"]) {
+        files.push_back({.name = file[0].get<std::string>(),
+                         .size = file[1].get<std::uint64_t>(),
+                         .xxh3_128 = file[2].get<std::string>()});
+    }
+    for (const nlohmann::json& part : json["parts"]) {
+        parts[part[0].get<std::string>()].push_back(
+            {.rank = rank,
+             .dtype = part[1].get<std::string>(),
+             .global_shape = part[2].get<Numbers>(),
+             .box = {.offsets = part[3].get<Numbers>(), .lengths = part[4].get<Numbers>()}});
+    }
+}
+
+/// Rank 0: adds its whole tensors under names that other ranks have for parts.
+Result<void> add_whole_ones(const CheckpointShare& share, PartsByName& parts) {
+    for (const CheckpointShare::File& file : share.files) {
+        for (const auto& [name, state] : file.tensors) {
+            const auto found = parts.find(name);
+            if (state.layout || found == parts.end()) {
+                continue;
+            }
+            const Result<std::vector<TensorView>> views = views_of({{name, state}});
+            if (!views) {
+                return views.error();
+            }
+            const TensorView& view = views->front();
+            found->second.insert(
+                found->second.begin(),
+                {.dtype = view.dtype, .global_shape = view.shape, .box = whole_box(view.shape)});
+        }
+    }
+    return {};
+}
+
+/// Rank 0: fails unless the parts of each tensor are the whole, as a reader wants them.
+Result<void> check_all_parts(const CheckpointShare& share, PartsByName parts) {
+    if (const Result<void> added = add_whole_ones(share, parts); !added) {
+        return added;
+    }
+    for (const auto& [name, of_name] : parts) {
+        if (const Result<void> whole = check_parts(name, of_name); !whole) {
+            return whole;
+        }
+    }
+    return {};
+}
+
+/// Rank 0: `written` is what every rank has written. On failure nothing is left.
 Result<std::string> finish(const PartialCheckpoint& partial, const CheckpointShare& share,
-                           std::vector<ManifestFile> files, const PublishOptions& options) {
+                           const std::vector<std::string>& written, const PublishOptions& options) {
+    std::vector<ManifestFile> files;
+    PartsByName parts;
+    for (std::size_t rank = 0; rank < written.size(); ++rank) {
+        add_written(written[rank], static_cast<int>(rank), files, parts);
+    }
+    if (const Result<void> whole = check_all_parts(share, std::move(parts)); !whole) {
+        abandon(partial);
+        return whole.error();
+    }
     if (!share.model_index.empty()) {
         const Result<ManifestFile> index =
             write_model_index(partial, share.model_index, share.model_bytes);
         if (!index) {
             abandon(partial);
-            return index.error();
+            return of_rank_0(index.error());
         }
         files.push_back(*index);
     }
-    return publish(partial, {.info = share.info, .files = std::move(files)}, options);
-}
-
-Error of_rank_0(const Error& why) {
-    return {why.code, "rank 0: " + why.what};
+    const Result<std::string> published =
+        publish(partial, {.info = share.info, .files = std::move(files)}, options);
+    return published ? published : of_rank_0(published.error());
 }
 
 }  // namespace
@@ -240,20 +311,15 @@ Result<void> write_together(ProcessGroup& group, const std::string& dir,
         return failed(name.error());
     }
     const PartialCheckpoint partial{.dir = dir, .name = *name, .step = step};
-    Result<std::vector<ManifestFile>> files = gather_files(group, write_files(partial, share));
+    const Result<std::vector<std::string>> written =
+        gather_written(group, write_files(partial, share));
     Result<std::string> published = std::string();
-    if (is_leader) {
-        if (files) {
-            published = finish(partial, share, *std::move(files), options);
-            if (!published) {
-                published = of_rank_0(published.error());
-            }
-        } else {
-            abandon(partial);
-            published = files.error();
-        }
+    if (is_leader && written) {
+        published = finish(partial, share, *written, options);
+    } else if (is_leader) {
+        abandon(partial);
     }
-    const Result<std::string> outcome = files ? from_rank_0(group, published) : files.error();
+    const Result<std::string> outcome = written ? from_rank_0(group, published) : written.error();
     return outcome ? Result<void>() : Result<void>(failed(outcome.error()));
 }
 

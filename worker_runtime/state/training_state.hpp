@@ -45,8 +45,8 @@ public:
     void add(const std::string& name, DistributedSampler& sampler);
     /// This rank's part of a tensor that the ranks have together: its first element is the one at
     /// `offsets` of the whole, whose shape is `global_shape`. The parts of all ranks are disjoint
-    /// and together the whole. A resume on another world size gives each rank what its own part
-    /// there is.
+    /// and together the whole; a save of others fails, and names the tensor and the ranks. A resume
+    /// on another world size gives each rank what its own part there is.
     void add_part(const std::string& name, torch::Tensor& tensor,
                   const std::vector<std::int64_t>& global_shape,
                   const std::vector<std::int64_t>& offsets);
