@@ -405,6 +405,49 @@ int partial(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// other_parameters DIR: a program that has one layer more keeps what its optimizer has for it.
+int other_parameters(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    const auto step = [](Sequential& network, torch::optim::Adam& optimizer, bool has_bias) {
+        for (const auto& parameter : network->named_parameters()) {
+            torch::Tensor value = parameter.value();
+            value.mutable_grad() =
+                has_bias || parameter.key() != "0.bias" ? torch::ones_like(value) : torch::Tensor();
+        }
+        optimizer.step();
+    };
+    const auto state_of = [](torch::optim::Adam& optimizer, const torch::Tensor& parameter) {
+        const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+        return found == optimizer.state().end()
+                   ? nullptr
+                   : static_cast<torch::optim::AdamParamState*>(found->second.get());
+    };
+    Sequential small(Linear(2, 2));
+    torch::optim::Adam small_optimizer(small->parameters());
+    TrainingState before(small.ptr(), small_optimizer);
+    step(small, small_optimizer, /*has_bias=*/false);
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    must(checkpoints.save(1, before));
+
+    Sequential large(Linear(2, 2), Linear(2, 1));
+    torch::optim::Adam optimizer(large->parameters());
+    for (int i = 0; i < 3; ++i) {
+        step(large, optimizer, /*has_bias=*/true);
+    }
+    TrainingState after(large.ptr(), optimizer);
+    const torch::Tensor kept = state_of(optimizer, large->parameters()[2])->exp_avg().clone();
+    require(must(checkpoints.resume(after, {.is_strict = false})) == 1, "none");
+    const auto* const stored = state_of(optimizer, large->parameters()[0]);
+    require(stored != nullptr && stored->step() == 1, "the stored state is not put back");
+    require(state_of(optimizer, large->parameters()[1]) == nullptr,
+            "a parameter had no state when it was saved, and has some now");
+    auto* const own = state_of(optimizer, large->parameters()[2]);
+    require(own != nullptr && own->step() == 3 && torch::equal(own->exp_avg(), kept),
+            "the state of the layer that the checkpoint lacks is gone");
+    say("kept");
+    return worker.finish();
+}
+
 /// memory DIR save|load: a resume takes no more anonymous memory than the rank's own state and a
 /// tenth.
 int memory(Worker& worker, const Arguments& arguments) {
@@ -440,6 +483,7 @@ int main(int argc, char** argv) {
         {"memory", memory},
         {"no_memory", no_memory},
         {"one_cannot_write", one_cannot_write},
+        {"other_parameters", other_parameters},
         {"other_states", other_states},
         {"part_fails", part_fails},
         {"partial", partial},

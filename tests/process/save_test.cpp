@@ -230,6 +230,13 @@ TEST_CASE("a program with other parts resumes what it has, if it may, and says t
     (void)peers.ranks[0]->wait_for_line("line: .*extra.gone .* left out");
 }
 
+TEST_CASE("an optimizer keeps its state of parameters that the checkpoint lacks") {
+    Cluster cluster;
+    SavePeers peers(cluster, 1, {"other_parameters", cluster.dir() / "checkpoints"});
+    peers.require_exits(0);
+    (void)peers.lines("^kept$");
+}
+
 TEST_CASE("a resume takes memory for the rank's own part alone") {
     Cluster cluster;
     const std::string dir = cluster.dir() / "checkpoints";
