@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -19,6 +20,7 @@
 #include <torch/torch.h>
 
 #include "tests/support/rank.hpp"
+#include "worker_runtime/checkpoint/publishing.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {
@@ -448,6 +450,28 @@ int other_parameters(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// wrong_random DIR: a checkpoint holds random states of another size.
+int wrong_random(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    std::int64_t step = 7;
+    const std::vector<std::byte> bytes(5);
+    const ddprun::worker::CheckpointInfo info{.step = 1, .values = {{"step", "3"}}};
+    (void)must(ddprun::worker::publish_checkpoint(
+        arguments.at(0), info,
+        {{.name = "random.cpu", .dtype = "U8", .shape = {1, 5}, .bytes = bytes},
+         {.name = "extra.table", .dtype = "U8", .shape = {5}, .bytes = bytes}}));
+    torch::Tensor table = torch::ones({5}, torch::kUInt8);
+    TrainingState state;
+    state.add("table", table);
+    state.add("step", step);
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    const auto refused = checkpoints.resume(state);
+    require(!refused, "it was taken");
+    say("refused: " + refused.error().what);
+    require(step == 7 && table.sum().item<int>() == 5, "the state was changed");
+    return worker.finish();
+}
+
 /// memory DIR save|load: a resume takes no more anonymous memory than the rank's own state and a
 /// tenth.
 int memory(Worker& worker, const Arguments& arguments) {
@@ -490,6 +514,7 @@ int main(int argc, char** argv) {
         {"refuses", refuses},
         {"shards", shards},
         {"spread", spread},
+        {"wrong_random", wrong_random},
     };
     torch::set_num_threads(1);
     return ddprun::run(argc, argv, [&](Worker& worker) {

@@ -258,3 +258,12 @@ TEST_CASE("a checkpoint of version 1, which an older build wrote, is resumed") {
     CHECK(peers.ranks[0]->wait_for_line("^values ") == "values 368616f48e83f250 of 0, total 1985");
     CHECK(peers.ranks[1]->wait_for_line("^values ") == "values 22e8f10ef9fc0e63 of 1, total 1985");
 }
+
+TEST_CASE("random states of another size are refused before anything is changed") {
+    Cluster cluster;
+    SavePeers peers(cluster, 1, {"wrong_random", cluster.dir() / "checkpoints"});
+    peers.require_exits(0);
+    CHECK_THAT(
+        peers.ranks[0]->wait_for_line("^refused: "),
+        Catch::Contains("random.cpu is Byte [1, 5], states of this program have 5056 bytes"));
+}

@@ -370,6 +370,13 @@ public:
                                                          shape_text(stored.type, stored.shape))});
         }
         if (device.is_cpu() || group.device().is_cuda()) {
+            const std::int64_t bytes = random_state(device).numel();
+            if (stored.shape[1] != bytes) {
+                return check(
+                    Error{ErrorCode::BadMessage,
+                          fmt::format("{} is {}, states of this program have {} bytes", name,
+                                      shape_text(stored.type, stored.shape), bytes)});
+            }
             commits.emplace_back(
                 [&stored, device, &group] { restore_random_state(device, stored.whole(), group); });
         }
