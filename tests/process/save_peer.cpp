@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -19,6 +20,7 @@
 #include <torch/torch.h>
 
 #include "tests/support/rank.hpp"
+#include "worker_runtime/checkpoint/publishing.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {
@@ -268,6 +270,31 @@ int shards(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// bad_parts DIR overlap|hole|shapes|whole: the ranks' parts of a table are not the table.
+int bad_parts(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    const std::string& flaw = arguments.at(1);
+    const bool is_second = worker.rank() == 1;
+    torch::Tensor table = torch::zeros({2, 3});
+    TrainingState state;
+    if (flaw == "whole" && !is_second) {
+        state.add("table", table);
+    } else {
+        const std::int64_t row = flaw == "overlap" ? 1 : flaw == "hole" ? 3 : 2;
+        const std::int64_t rows = flaw == "hole" || (flaw == "shapes" && is_second) ? 5 : 4;
+        state.add_part("table", table, {rows, 3}, {is_second ? row : 0, 0});
+    }
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    const Result<void> refused = checkpoints.save(1, state);
+    require(!refused, "it was saved");
+    say("refused: " + refused.error().what);
+    must(checkpoints.save_async(2, state));
+    const Result<void> later = checkpoints.wait();
+    require(!later, "it was saved beside the training");
+    say("refused beside: " + later.error().what);
+    return worker.finish();
+}
+
 /// one_cannot_write DIR: rank 1 may write no large file for a while.
 int one_cannot_write(Worker& worker, const Arguments& arguments) {
     const ProcessGroup group = must(worker.process_group());
@@ -380,6 +407,71 @@ int partial(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// other_parameters DIR: a program that has one layer more keeps what its optimizer has for it.
+int other_parameters(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    const auto step = [](Sequential& network, torch::optim::Adam& optimizer, bool has_bias) {
+        for (const auto& parameter : network->named_parameters()) {
+            torch::Tensor value = parameter.value();
+            value.mutable_grad() =
+                has_bias || parameter.key() != "0.bias" ? torch::ones_like(value) : torch::Tensor();
+        }
+        optimizer.step();
+    };
+    const auto state_of = [](torch::optim::Adam& optimizer, const torch::Tensor& parameter) {
+        const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+        return found == optimizer.state().end()
+                   ? nullptr
+                   : static_cast<torch::optim::AdamParamState*>(found->second.get());
+    };
+    Sequential small(Linear(2, 2));
+    torch::optim::Adam small_optimizer(small->parameters());
+    TrainingState before(small.ptr(), small_optimizer);
+    step(small, small_optimizer, /*has_bias=*/false);
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    must(checkpoints.save(1, before));
+
+    Sequential large(Linear(2, 2), Linear(2, 1));
+    torch::optim::Adam optimizer(large->parameters());
+    for (int i = 0; i < 3; ++i) {
+        step(large, optimizer, /*has_bias=*/true);
+    }
+    TrainingState after(large.ptr(), optimizer);
+    const torch::Tensor kept = state_of(optimizer, large->parameters()[2])->exp_avg().clone();
+    require(must(checkpoints.resume(after, {.is_strict = false})) == 1, "none");
+    const auto* const stored = state_of(optimizer, large->parameters()[0]);
+    require(stored != nullptr && stored->step() == 1, "the stored state is not put back");
+    require(state_of(optimizer, large->parameters()[1]) == nullptr,
+            "a parameter had no state when it was saved, and has some now");
+    auto* const own = state_of(optimizer, large->parameters()[2]);
+    require(own != nullptr && own->step() == 3 && torch::equal(own->exp_avg(), kept),
+            "the state of the layer that the checkpoint lacks is gone");
+    say("kept");
+    return worker.finish();
+}
+
+/// wrong_random DIR: a checkpoint holds random states of another size.
+int wrong_random(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    std::int64_t step = 7;
+    const std::vector<std::byte> bytes(5);
+    const ddprun::worker::CheckpointInfo info{.step = 1, .values = {{"step", "3"}}};
+    (void)must(ddprun::worker::publish_checkpoint(
+        arguments.at(0), info,
+        {{.name = "random.cpu", .dtype = "U8", .shape = {1, 5}, .bytes = bytes},
+         {.name = "extra.table", .dtype = "U8", .shape = {5}, .bytes = bytes}}));
+    torch::Tensor table = torch::ones({5}, torch::kUInt8);
+    TrainingState state;
+    state.add("table", table);
+    state.add("step", step);
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    const auto refused = checkpoints.resume(state);
+    require(!refused, "it was taken");
+    say("refused: " + refused.error().what);
+    require(step == 7 && table.sum().item<int>() == 5, "the state was changed");
+    return worker.finish();
+}
+
 /// memory DIR save|load: a resume takes no more anonymous memory than the rank's own state and a
 /// tenth.
 int memory(Worker& worker, const Arguments& arguments) {
@@ -410,16 +502,19 @@ int memory(Worker& worker, const Arguments& arguments) {
 int main(int argc, char** argv) {
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
         {"background", background},
+        {"bad_parts", bad_parts},
         {"endless", endless},
         {"memory", memory},
         {"no_memory", no_memory},
         {"one_cannot_write", one_cannot_write},
+        {"other_parameters", other_parameters},
         {"other_states", other_states},
         {"part_fails", part_fails},
         {"partial", partial},
         {"refuses", refuses},
         {"shards", shards},
         {"spread", spread},
+        {"wrong_random", wrong_random},
     };
     torch::set_num_threads(1);
     return ddprun::run(argc, argv, [&](Worker& worker) {

@@ -158,6 +158,32 @@ TEST_CASE("when a part cannot be saved on one rank no rank saves, and none waits
     }
 }
 
+TEST_CASE("parts that overlap or leave a hole are refused before a checkpoint is published") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    const std::map<std::string, std::string> reasons = {
+        {"overlap",
+         "tensor \"extra.table\": the element at [1,0] of a tensor of shape [4,3] is in several of "
+         "its parts: rank 0 has [2,3] at [0,0], rank 1 has [2,3] at [1,0]"},
+        {"hole",
+         "tensor \"extra.table\": the element at [2,0] of a tensor of shape [5,3] is in none of "
+         "its "
+         "parts: rank 0 has [2,3] at [0,0], rank 1 has [2,3] at [3,0]"},
+        {"shapes", "tensor \"extra.table\" is F32 [4,3] on rank 0 and F32 [5,3] on rank 1"},
+        {"whole", "tensor \"extra.table\" is F32 [2,3] on rank 0 and F32 [4,3] on rank 1"},
+    };
+    for (const auto& [flaw, reason] : reasons) {
+        SavePeers peers(cluster, 2, {"bad_parts", dir, flaw});
+        peers.require_exits(0);
+        for (const std::string which : {"^refused: ", "^refused beside: "}) {
+            for (const std::string& line : peers.lines(which)) {
+                CHECK_THAT(line, Catch::Contains("was not written to " + dir + ": " + reason));
+            }
+        }
+        CHECK(names_in(dir).empty());
+    }
+}
+
 TEST_CASE("when one rank cannot write nobody publishes, and the training goes on") {
     Cluster cluster;
     const std::string dir = cluster.dir() / "checkpoints";
@@ -204,6 +230,13 @@ TEST_CASE("a program with other parts resumes what it has, if it may, and says t
     (void)peers.ranks[0]->wait_for_line("line: .*extra.gone .* left out");
 }
 
+TEST_CASE("an optimizer keeps its state of parameters that the checkpoint lacks") {
+    Cluster cluster;
+    SavePeers peers(cluster, 1, {"other_parameters", cluster.dir() / "checkpoints"});
+    peers.require_exits(0);
+    (void)peers.lines("^kept$");
+}
+
 TEST_CASE("a resume takes memory for the rank's own part alone") {
     Cluster cluster;
     const std::string dir = cluster.dir() / "checkpoints";
@@ -224,4 +257,13 @@ TEST_CASE("a checkpoint of version 1, which an older build wrote, is resumed") {
     // That build prints the same after a resume from there.
     CHECK(peers.ranks[0]->wait_for_line("^values ") == "values 368616f48e83f250 of 0, total 1985");
     CHECK(peers.ranks[1]->wait_for_line("^values ") == "values 22e8f10ef9fc0e63 of 1, total 1985");
+}
+
+TEST_CASE("random states of another size are refused before anything is changed") {
+    Cluster cluster;
+    SavePeers peers(cluster, 1, {"wrong_random", cluster.dir() / "checkpoints"});
+    peers.require_exits(0);
+    CHECK_THAT(
+        peers.ranks[0]->wait_for_line("^refused: "),
+        Catch::Contains("random.cpu is Byte [1, 5], states of this program have 5056 bytes"));
 }

@@ -860,6 +860,41 @@ class Asynchronous(ForkedTest):
         self.assertEqual(said.count("isolated"), 2)
 
 
+class Parts(ForkedTest):
+    def test_parts_that_are_not_the_whole_are_no_save_on_any_rank(self):
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        def act(rank):
+            mesh = init_device_mesh("cpu", (2,))
+            table = distribute_tensor(torch.arange(8.0).reshape(4, 2), mesh, [Shard(0)])
+            checkpoints = ddprun.Checkpoints(self.folder)
+            own = {"table": table} if rank == 0 else {}
+            what = (r'is not saved: tensor "table": the element at \[2,0\] of a tensor of shape '
+                    r"\[4,2\] is in none of its parts: rank 0 has \[2,2\] at \[0,0\]$")
+            for save in (checkpoints.save, checkpoints.save_async):
+                with self.assertRaisesRegex(ddprun.CheckpointError, what):
+                    save(1, epoch=1, **own)
+            self.assertTrue(checkpoints.save(2, table=table))
+            return os.listdir(self.folder)
+
+        self.assertEqual([names for names, _ in self.on_ranks(2, act)],
+                         [["step-000000000002"]] * 2)
+
+    def test_parts_that_overlap_are_named_with_their_ranks(self):
+        from ddprun._shares import Shares
+
+        def part(row, rows):
+            return ["model.table", "F32", [rows, 2], [6, 2], [row, 0], rows * 8, "shared"]
+
+        library = Library(find_library())
+        Shares(library, [[part(0, 2)], [part(0, 2)], [part(2, 4)]])
+        with self.assertRaisesRegex(
+                ddprun.CheckpointError,
+                r'tensor "model.table": the element at \[3,0\] .* is in several of its parts: rank 1 '
+                r"has \[2,2\] at \[2,0\], rank 2 has \[3,2\] at \[3,0\]$"):
+            Shares(library, [[part(0, 2)], [part(2, 2)], [part(3, 3)]])
+
+
 class TheLibrary(ForkedTest):
     def setUp(self):
         super().setUp()
@@ -882,6 +917,7 @@ class TheLibrary(ForkedTest):
         self.refuses("no text", "file_name", None, 1, 1, None)
         self.refuses("no place for steps", "list", b"/", None, 1, None)
         self.refuses("too long, or none", "share_out", None, 1, 1, None)
+        self.refuses("no parts", "check_parts", None, None, 1)
         self.refuses("no reader", "open", b"/", 1, 0, 1, None, None)
         self.refuses("no text", "verify", None, 1)
         self.c.ddprun_checkpoint_abandon(None)

@@ -148,6 +148,35 @@ TEST_CASE("what is wrong with boxes is said with the place of the first element"
     CHECK(error_of({4, 3}, {{{0, 0}, {4, 3}}, {{2, 1}, {2, 0}}, {{4, 0}, {0, 3}}}).empty());
 }
 
+TEST_CASE("parts of ranks that are not the whole are refused by tensor and ranks") {
+    const auto error_with = [](const std::vector<RankPart>& parts) {
+        const Result<void> checked = check_parts("table", parts);
+        return checked ? "" : checked.error().what;
+    };
+    const auto rows = [](int rank, std::int64_t row, std::int64_t count) {
+        return RankPart{rank, "F32", {6, 2}, {.offsets = {row, 0}, .lengths = {count, 2}}};
+    };
+    CHECK(error_with({rows(0, 0, 2), rows(1, 2, 4), rows(2, 6, 0)}).empty());
+    CHECK(error_with({rows(0, 0, 2), rows(1, 2, 3), rows(4, 4, 2)}) ==
+          "tensor \"table\": the element at [4,0] of a tensor of shape [6,2] is in several of its "
+          "parts: rank 1 has [3,2] at [2,0], rank 4 has [2,2] at [4,0]");
+    CHECK(error_with({rows(0, 0, 2), rows(1, 3, 3), rows(2, 6, 0)}) ==
+          "tensor \"table\": the element at [2,0] of a tensor of shape [6,2] is in none of its "
+          "parts: rank 0 has [2,2] at [0,0], rank 1 has [3,2] at [3,0]");
+    CHECK(error_with({rows(3, 2, 5)}) ==
+          "tensor \"table\": a part of shape [5,2] at [2,0] is not within the shape [6,2]");
+    RankPart other = rows(1, 2, 4);
+    other.dtype = "F64";
+    CHECK(error_with({rows(0, 0, 2), other}) ==
+          "tensor \"table\" is F32 [6,2] on rank 0 and F64 [6,2] on rank 1");
+    std::vector<RankPart> many;
+    for (int rank = 0; rank < 12; ++rank) {
+        many.push_back({rank, "U8", {100}, {.offsets = {rank}, .lengths = {1}}});
+    }
+    CHECK_THAT(error_with(many), Catch::Contains("[12] of a tensor of shape [100] is in none") &&
+                                     Catch::Contains("rank 7 has [1] at [7], 4 more ranks have"));
+}
+
 TEST_CASE("boxes that cut a tensor into too many pieces are refused in no time") {
     std::vector<Box> boxes;
     for (std::int64_t i = 0; i < 4000; ++i) {

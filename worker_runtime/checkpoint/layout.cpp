@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "worker_runtime/checkpoint/json_text.hpp"
+
 namespace ddprun::worker {
 
 namespace {
@@ -86,6 +88,75 @@ bool is_empty(const std::vector<std::int64_t>& shape) {
     return std::find(shape.begin(), shape.end(), 0) != shape.end();
 }
 
+/// An element that is not in exactly one box.
+struct CoverFlaw {
+    std::vector<std::int64_t> index;
+    bool is_hole = false;
+};
+
+/// The first element that is in several boxes or in none; fails if a box is not within `shape`.
+Result<std::optional<CoverFlaw>> find_flaw(const std::vector<std::int64_t>& shape,
+                                           const std::vector<Box>& boxes) {
+    for (const Box& box : boxes) {
+        const Result<void> within =
+            check_layout({.global_shape = shape, .offsets = box.offsets}, box.lengths);
+        if (!within) {
+            return within.error();
+        }
+    }
+    if (is_empty(shape)) {
+        return std::optional<CoverFlaw>();
+    }
+    // An empty box covers nothing, and its edges would cut the tensor.
+    std::vector<Box> filled;
+    std::copy_if(boxes.begin(), boxes.end(), std::back_inserter(filled),
+                 [](const Box& box) { return !is_empty(box.lengths); });
+    const Grid grid(shape, filled);
+    const std::optional<std::size_t> pieces = grid.pieces();
+    if (!pieces) {
+        return bad_layout(fmt::format("{} parts cut a tensor of shape {} into more than {} pieces",
+                                      boxes.size(), text_of(shape), kCoverPiecesMax));
+    }
+    std::vector<bool> is_covered(*pieces, false);
+    for (const Box& box : filled) {
+        std::size_t at = 0;
+        const bool is_alone = grid.visit_pieces(box, [&](std::size_t piece) {
+            at = piece;
+            const bool is_first = !is_covered[piece];
+            is_covered[piece] = true;
+            return is_first;
+        });
+        if (!is_alone) {
+            return std::optional(CoverFlaw{.index = grid.corner(at)});
+        }
+    }
+    const auto hole = std::find(is_covered.begin(), is_covered.end(), false);
+    if (hole == is_covered.end()) {
+        return std::optional<CoverFlaw>();
+    }
+    const auto at = static_cast<std::size_t>(hole - is_covered.begin());
+    return std::optional(CoverFlaw{.index = grid.corner(at), .is_hole = true});
+}
+
+std::string flaw_text(const std::vector<std::int64_t>& shape, const CoverFlaw& flaw) {
+    return fmt::format("the element at {} of a tensor of shape {} is in {} of its parts",
+                       text_of(flaw.index), text_of(shape), flaw.is_hole ? "none" : "several");
+}
+
+/// The first parts; all of the others are counted.
+std::string list_of(const std::vector<RankPart>& parts) {
+    constexpr std::size_t kListedMax = 8;
+    std::vector<std::string> texts;
+    for (std::size_t i = 0; i < std::min(parts.size(), kListedMax); ++i) {
+        texts.push_back(fmt::format("rank {} has {} at {}", parts[i].rank,
+                                    text_of(parts[i].box.lengths), text_of(parts[i].box.offsets)));
+    }
+    if (parts.size() > kListedMax) {
+        texts.push_back(fmt::format("{} more ranks have one", parts.size() - kListedMax));
+    }
+    return fmt::format("{}", fmt::join(texts, ", "));
+}
+
 }  // namespace
 
 Box whole_box(const std::vector<std::int64_t>& shape) {
@@ -124,48 +195,42 @@ Result<void> check_layout(const Layout& layout, const std::vector<std::int64_t>&
 }
 
 Result<void> check_cover(const std::vector<std::int64_t>& shape, const std::vector<Box>& boxes) {
-    for (const Box& box : boxes) {
-        const Result<void> within =
-            check_layout({.global_shape = shape, .offsets = box.offsets}, box.lengths);
-        if (!within) {
-            return within;
-        }
+    const Result<std::optional<CoverFlaw>> flaw = find_flaw(shape, boxes);
+    if (!flaw) {
+        return flaw.error();
     }
-    if (is_empty(shape)) {
+    return flaw->has_value() ? Result<void>(bad_layout(flaw_text(shape, **flaw))) : Result<void>();
+}
+
+Result<void> check_parts(const std::string& name, const std::vector<RankPart>& parts) {
+    const auto bad = [&](const std::string& what) {
+        return bad_layout(fmt::format("tensor {}{}", in_quotes(name), what));
+    };
+    const RankPart& first = parts.front();
+    std::vector<Box> boxes;
+    for (const RankPart& part : parts) {
+        if (part.dtype != first.dtype || part.global_shape != first.global_shape) {
+            return bad(fmt::format(" is {} {} on rank {} and {} {} on rank {}", first.dtype,
+                                   text_of(first.global_shape), first.rank, part.dtype,
+                                   text_of(part.global_shape), part.rank));
+        }
+        boxes.push_back(part.box);
+    }
+    const Result<std::optional<CoverFlaw>> flaw = find_flaw(first.global_shape, boxes);
+    if (!flaw) {
+        return bad(": " + flaw.error().what);
+    }
+    if (!flaw->has_value()) {
         return {};
     }
-    // An empty box covers nothing, and its edges would cut the tensor.
-    std::vector<Box> filled;
-    std::copy_if(boxes.begin(), boxes.end(), std::back_inserter(filled),
-                 [](const Box& box) { return !is_empty(box.lengths); });
-    const Grid grid(shape, filled);
-    const std::optional<std::size_t> pieces = grid.pieces();
-    if (!pieces) {
-        return bad_layout(fmt::format("{} parts cut a tensor of shape {} into more than {} pieces",
-                                      boxes.size(), text_of(shape), kCoverPiecesMax));
-    }
-    const auto bad = [&](std::size_t piece, const char* which) {
-        return bad_layout(
-            fmt::format("the element at {} of a tensor of shape {} is in {} of its parts",
-                        text_of(grid.corner(piece)), text_of(shape), which));
-    };
-    std::vector<bool> is_covered(*pieces, false);
-    for (const Box& box : filled) {
-        std::size_t at = 0;
-        const bool is_alone = grid.visit_pieces(box, [&](std::size_t piece) {
-            at = piece;
-            const bool is_first = !is_covered[piece];
-            is_covered[piece] = true;
-            return is_first;
-        });
-        if (!is_alone) {
-            return bad(at, "several");
-        }
-    }
-    const auto hole = std::find(is_covered.begin(), is_covered.end(), false);
-    return hole == is_covered.end()
-               ? Result<void>()
-               : bad(static_cast<std::size_t>(hole - is_covered.begin()), "none");
+    const Box element{.offsets = (*flaw)->index,
+                      .lengths = std::vector<std::int64_t>((*flaw)->index.size(), 1)};
+    std::vector<RankPart> guilty;
+    std::copy_if(parts.begin(), parts.end(), std::back_inserter(guilty), [&](const RankPart& part) {
+        return (*flaw)->is_hole ? !is_empty(part.box.lengths)
+                                : overlap(part.box, element).has_value();
+    });
+    return bad(fmt::format(": {}: {}", flaw_text(first.global_shape, **flaw), list_of(guilty)));
 }
 
 std::vector<int> share_out(const std::vector<std::uint64_t>& sizes, int world_size) {

@@ -42,6 +42,18 @@ struct Layout {
 [[nodiscard]] Result<void> check_cover(const std::vector<std::int64_t>& shape,
                                        const std::vector<Box>& boxes);
 
+/// The part of a tensor that a rank has; a whole tensor is a part, too.
+struct RankPart {
+    int rank = 0;
+    std::string dtype;
+    std::vector<std::int64_t> global_shape;
+    Box box;
+};
+
+/// Fails unless `parts`, at least one, are of one type and shape and pass check_cover(). The error
+/// names the tensor `name` and the ranks.
+[[nodiscard]] Result<void> check_parts(const std::string& name, const std::vector<RankPart>& parts);
+
 /// The most pieces that check_cover() accepts. The edges of the boxes cut the tensor into pieces,
 /// and time and memory grow with their number.
 constexpr std::size_t kCoverPiecesMax = std::size_t{1} << 22;

@@ -13,6 +13,7 @@
 #include "worker_runtime/comm/votes.hpp"
 #include "worker_runtime/state/dtype_names.hpp"
 #include "worker_runtime/state/outcomes.hpp"
+#include "worker_runtime/state/written_files.hpp"
 
 namespace ddprun::worker {
 
@@ -136,13 +137,18 @@ Result<std::unique_ptr<MemoryTier>> MemoryTier::connect(ProcessGroup& group,
 
 Result<void> MemoryTier::save(ProcessGroup& group, const CheckpointShare& share,
                               const std::function<bool()>& is_isolated) {
-    const Result<std::vector<ManifestFile>> files = gather_files(group, write_files(share));
-    if (!files) {
-        return files.error();
+    const Result<std::vector<std::string>> written =
+        gather_outcomes(group, described(share, write_files(share)));
+    if (!written) {
+        return written.error();
     }
-    const Result<std::string> manifest = from_rank_0(
-        group, group.rank() == 0 ? format_manifest({.info = share.info, .files = *files})
-                                 : Result<std::string>(std::string()));
+    Result<std::string> text = std::string();
+    if (group.rank() == 0) {
+        const Result<std::vector<ManifestFile>> files = files_of_all(share, *written);
+        text = files ? format_manifest({.info = share.info, .files = *files})
+                     : Result<std::string>(files.error());
+    }
+    const Result<std::string> manifest = from_rank_0(group, text);
     if (!manifest) {
         return manifest.error();
     }

@@ -195,6 +195,7 @@ Result<void> collect_optimizer(const NamedOptimizer& named, const ParameterNames
 
 Result<void> plan_optimizer(const NamedOptimizer& named, const ParameterNames& names,
                             const StoredTensorsByName& tensors,
+                            const std::set<std::string>& without,
                             std::vector<std::function<void()>>& commits,
                             std::set<std::string>& used) {
     Result<std::vector<NamedParameter>> parameters = parameters_of(named, names);
@@ -220,6 +221,9 @@ Result<void> plan_optimizer(const NamedOptimizer& named, const ParameterNames& n
     return with_state_type(named, [&](auto* type) -> Result<void> {
         using State = std::remove_pointer_t<decltype(type)>;
         for (const NamedParameter& parameter : *parameters) {
+            if (without.contains(parameter.name)) {
+                continue;
+            }
             const Result<void> planned =
                 plan_parameter<State>(named, parameter, tensors, commits, used);
             if (!planned) {

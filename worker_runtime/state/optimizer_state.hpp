@@ -32,9 +32,12 @@ struct NamedOptimizer {
                                              std::map<std::string, torch::Tensor>& tensors);
 
 /// Compares what `tensors` holds for an optimizer with its parameters and adds to `commits` what
-/// puts it back, and to `used` the names it takes. Changes nothing itself.
+/// puts it back, and to `used` the names it takes. Changes nothing itself. A parameter whose name
+/// is in `without` keeps its state: the checkpoint lacks the parameter. Any other one without
+/// stored state had none when it was saved, and loses what it has.
 [[nodiscard]] Result<void> plan_optimizer(const NamedOptimizer& named, const ParameterNames& names,
                                           const StoredTensorsByName& tensors,
+                                          const std::set<std::string>& without,
                                           std::vector<std::function<void()>>& commits,
                                           std::set<std::string>& used);
 

@@ -1,6 +1,7 @@
 #include "worker_runtime/state/outcomes.hpp"
 
-#include <cstdint>
+#include <cstddef>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -33,14 +34,6 @@ Result<std::string> outcome_of(const std::string& text) {
     return Error{static_cast<ErrorCode>(json["code"].get<int>()), json["what"].get<std::string>()};
 }
 
-std::string json_of(const std::vector<ManifestFile>& files) {
-    nlohmann::json list = nlohmann::json::array();
-    for (const ManifestFile& file : files) {
-        list.push_back({file.name, file.size, file.xxh3_128});
-    }
-    return list.dump();
-}
-
 }  // namespace
 
 Result<std::string> from_rank_0(ProcessGroup& group, const Result<std::string>& own) {
@@ -48,24 +41,20 @@ Result<std::string> from_rank_0(ProcessGroup& group, const Result<std::string>& 
     return text ? outcome_of(*text) : text;
 }
 
-Result<std::vector<ManifestFile>> gather_files(ProcessGroup& group,
-                                               const Result<std::vector<ManifestFile>>& own) {
-    const Result<std::string> sent = own ? Result<std::string>(json_of(*own)) : own.error();
-    const Result<std::vector<std::string>> texts = gather_texts(group, text_of(sent));
+Result<std::vector<std::string>> gather_outcomes(ProcessGroup& group,
+                                                 const Result<std::string>& own) {
+    const Result<std::vector<std::string>> texts = gather_texts(group, text_of(own));
     if (!texts) {
         return texts.error();
     }
-    std::vector<ManifestFile> all;
+    std::vector<std::string> all;
     for (std::size_t rank = 0; rank < texts->size(); ++rank) {
-        const Result<std::string> files = outcome_of((*texts)[rank]);
-        if (!files) {
-            return Error{files.error().code, fmt::format("rank {}: {}", rank, files.error().what)};
+        Result<std::string> outcome = outcome_of((*texts)[rank]);
+        if (!outcome) {
+            return Error{outcome.error().code,
+                         fmt::format("rank {}: {}", rank, outcome.error().what)};
         }
-        for (const nlohmann::json& file : nlohmann::json::parse(*files)) {
-            all.push_back({.name = file[0].get<std::string>(),
-                           .size = file[1].get<std::uint64_t>(),
-                           .xxh3_128 = file[2].get<std::string>()});
-        }
+        all.push_back(*std::move(outcome));
     }
     return all;
 }

@@ -9,6 +9,7 @@
 
 #include "worker_runtime/state/dtype_names.hpp"
 #include "worker_runtime/state/outcomes.hpp"
+#include "worker_runtime/state/written_files.hpp"
 
 namespace ddprun::worker {
 
@@ -95,22 +96,30 @@ Result<std::vector<ManifestFile>> write_files(const PartialCheckpoint& partial,
     return files;
 }
 
+Error of_rank_0(const Error& why) {
+    return {why.code, "rank 0: " + why.what};
+}
+
+/// Rank 0: `written` is what every rank has written. On failure nothing is left.
 Result<std::string> finish(const PartialCheckpoint& partial, const CheckpointShare& share,
-                           std::vector<ManifestFile> files, const PublishOptions& options) {
+                           const std::vector<std::string>& written, const PublishOptions& options) {
+    Result<std::vector<ManifestFile>> files = files_of_all(share, written);
+    if (!files) {
+        abandon(partial);
+        return files.error();
+    }
     if (!share.model_index.empty()) {
         const Result<ManifestFile> index =
             write_model_index(partial, share.model_index, share.model_bytes);
         if (!index) {
             abandon(partial);
-            return index.error();
+            return of_rank_0(index.error());
         }
-        files.push_back(*index);
+        files->push_back(*index);
     }
-    return publish(partial, {.info = share.info, .files = std::move(files)}, options);
-}
-
-Error of_rank_0(const Error& why) {
-    return {why.code, "rank 0: " + why.what};
+    const Result<std::string> published =
+        publish(partial, {.info = share.info, .files = *std::move(files)}, options);
+    return published ? published : of_rank_0(published.error());
 }
 
 }  // namespace
@@ -189,20 +198,15 @@ Result<void> write_together(ProcessGroup& group, const std::string& dir,
         return failed(name.error());
     }
     const PartialCheckpoint partial{.dir = dir, .name = *name, .step = step};
-    Result<std::vector<ManifestFile>> files = gather_files(group, write_files(partial, share));
+    const Result<std::vector<std::string>> written =
+        gather_outcomes(group, described(share, write_files(partial, share)));
     Result<std::string> published = std::string();
-    if (is_leader) {
-        if (files) {
-            published = finish(partial, share, *std::move(files), options);
-            if (!published) {
-                published = of_rank_0(published.error());
-            }
-        } else {
-            abandon(partial);
-            published = files.error();
-        }
+    if (is_leader && written) {
+        published = finish(partial, share, *written, options);
+    } else if (is_leader) {
+        abandon(partial);
     }
-    const Result<std::string> outcome = files ? from_rank_0(group, published) : files.error();
+    const Result<std::string> outcome = written ? from_rank_0(group, published) : written.error();
     return outcome ? Result<void>() : Result<void>(failed(outcome.error()));
 }
 

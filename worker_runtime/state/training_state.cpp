@@ -197,13 +197,29 @@ worker::StateTensors TrainingState::model_tensors() const {
     return tensors;
 }
 
+std::string TrainingState::parameter_name(const std::string& model, const std::string& key) const {
+    return models_.size() == 1 ? key : fmt::format("{}.{}", model, key);
+}
+
 worker::ParameterNames TrainingState::parameter_names() const {
     worker::ParameterNames names;
     for (const auto& [name, model] : models_) {
         for (const auto& parameter : model->named_parameters()) {
             names.emplace(parameter.value().unsafeGetTensorImpl(),
-                          models_.size() == 1 ? parameter.key()
-                                              : fmt::format("{}.{}", name, parameter.key()));
+                          parameter_name(name, parameter.key()));
+        }
+    }
+    return names;
+}
+
+std::set<std::string> TrainingState::parameters_without(
+    const worker::StoredTensorsByName& stored) const {
+    std::set<std::string> names;
+    for (const auto& [name, model] : models_) {
+        for (const auto& parameter : model->named_parameters()) {
+            if (!stored.contains(fmt::format("{}.{}", name, parameter.key()))) {
+                names.insert(parameter_name(name, parameter.key()));
+            }
         }
     }
     return names;
@@ -354,6 +370,13 @@ public:
                                                          shape_text(stored.type, stored.shape))});
         }
         if (device.is_cpu() || group.device().is_cuda()) {
+            const std::int64_t bytes = random_state(device).numel();
+            if (stored.shape[1] != bytes) {
+                return check(
+                    Error{ErrorCode::BadMessage,
+                          fmt::format("{} is {}, states of this program have {} bytes", name,
+                                      shape_text(stored.type, stored.shape), bytes)});
+            }
             commits.emplace_back(
                 [&stored, device, &group] { restore_random_state(device, stored.whole(), group); });
         }
@@ -410,14 +433,15 @@ void TrainingState::plan_tensors(Plan& plan, const ProcessGroup& group) {
         plan.copy(name, {.tensor = *target}, /*is_zeroed=*/group.rank() != 0);
     }
     const worker::ParameterNames names = parameter_names();
+    const std::set<std::string> without = parameters_without(plan.tensors());
     for (const auto& [name, optimizer] : optimizers_) {
         const auto first = plan.tensors().lower_bound(name + ".");
         if (first == plan.tensors().end() || !first->first.starts_with(name + ".")) {
             plan.missing("optimizer " + name);
             continue;
         }
-        plan.check(worker::plan_optimizer({name, *optimizer}, names, plan.tensors(), plan.commits,
-                                          plan.used));
+        plan.check(worker::plan_optimizer({name, *optimizer}, names, plan.tensors(), without,
+                                          plan.commits, plan.used));
     }
     plan.restore_random(kCpuRandom, torch::kCPU, group);
     plan.restore_random(kGpuRandom, torch::Device(torch::kCUDA, group.device().index()), group);

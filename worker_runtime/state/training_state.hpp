@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,8 +46,8 @@ public:
     void add(const std::string& name, DistributedSampler& sampler);
     /// This rank's part of a tensor that the ranks have together: its first element is the one at
     /// `offsets` of the whole, whose shape is `global_shape`. The parts of all ranks are disjoint
-    /// and together the whole. A resume on another world size gives each rank what its own part
-    /// there is.
+    /// and together the whole; a save of others fails, and names the tensor and the ranks. A resume
+    /// on another world size gives each rank what its own part there is.
     void add_part(const std::string& name, torch::Tensor& tensor,
                   const std::vector<std::int64_t>& global_shape,
                   const std::vector<std::int64_t>& offsets);
@@ -78,8 +79,8 @@ public:
     };
     struct Comparison {
         Scope scope = Scope::Everything;
-        /// False: state that the checkpoint lacks keeps its value, and stored state that this
-        /// program lacks is ignored.
+        /// False: state that the checkpoint lacks keeps its value, as does the optimizer's state of
+        /// a parameter that it lacks, and stored state that this program lacks is ignored.
         bool is_strict = true;
         /// The name here of what the checkpoint calls `name`; nothing: the same.
         std::function<std::string(const std::string& name)> rename;
@@ -120,8 +121,15 @@ private:
     void add_number(const std::string& name, Number& value, const char* kind);
     /// The networks' parameters and buffers, by their full names.
     [[nodiscard]] worker::StateTensors model_tensors() const;
-    /// The names of all networks' parameters; the network's name comes first if there are several.
+    /// The name of a network's parameter for its optimizer; the network's name comes first if there
+    /// are several.
+    [[nodiscard]] std::string parameter_name(const std::string& model,
+                                             const std::string& key) const;
+    /// The names of all networks' parameters.
     [[nodiscard]] std::map<const void*, std::string> parameter_names() const;
+    /// The names of parameters that `stored` lacks.
+    [[nodiscard]] std::set<std::string> parameters_without(
+        const worker::StoredTensorsByName& stored) const;
     [[nodiscard]] Result<void> collect_from_all(ProcessGroup& group,
                                                 worker::StateTensors& tensors) const;
     void plan_tensors(Plan& plan, const ProcessGroup& group);

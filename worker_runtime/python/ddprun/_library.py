@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _NAME = "ddprun-checkpoint.so"
 _VARIABLE = "DDPRUN_CHECKPOINT_LIBRARY"
-_ABI = 1
+_ABI = 2
 _STEPS = 1000
 
 
@@ -148,6 +148,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "verify": [ctypes.c_char_p, ctypes.c_int64],
     "share_out": [ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64, ctypes.c_int32,
                   ctypes.POINTER(ctypes.c_int32)],
+    "check_parts": [ctypes.POINTER(_Tensor), ctypes.POINTER(ctypes.c_int32), ctypes.c_uint64],
     "open": [ctypes.c_char_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64,
              ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(_Info)],
 }
@@ -217,16 +218,8 @@ class Library:
     def write_tensors(self, partial: Partial, name: str, prefix: str,
                       parts: Sequence[Part]) -> File:
         """Writes `parts` as the file `name`; the names in it lack `prefix`."""
-        tensors = (_Tensor * len(parts))()
-        for tensor, part in zip(tensors, parts):
-            tensor.name, tensor.dtype = _text(part.name), _text(part.dtype)
-            tensor.dimensions, tensor.shape = len(part.shape), _numbers(part.shape)
-            if part.global_shape is not None and part.offsets is not None:
-                tensor.global_shape = _numbers(part.global_shape)
-                tensor.offsets = _numbers(part.offsets)
-            tensor.bytes, tensor.size = part.pointer, part.size
         file = _File(_text(name))
-        self._call("write_tensors", _of(partial), _text(prefix), tensors, len(parts), file)
+        self._call("write_tensors", _of(partial), _text(prefix), _tensors(parts), len(parts), file)
         return _file(file)
 
     def write_model_index(self, partial: Partial, files: Mapping[str, str], size: int) -> File:
@@ -275,6 +268,11 @@ class Library:
         self._call("share_out", (ctypes.c_uint64 * len(sizes))(*sizes), len(sizes), world_size,
                    ranks)
         return list(ranks)
+
+    def check_parts(self, parts: Sequence[Part], ranks: Sequence[int]) -> None:
+        """Raises CheckpointError unless `parts`, which ranks have of one tensor, are the whole."""
+        self._call("check_parts", _tensors(parts), (ctypes.c_int32 * len(ranks))(*ranks),
+                   len(parts))
 
     def open(self, dir: str, step: int, reader: int, readers: int) -> OpenCheckpoint:
         """Maps a checkpoint; verifies the files of one of so many readers."""
@@ -345,6 +343,18 @@ def _path(path: str) -> bytes:
 
 def _numbers(numbers: Sequence[int]) -> Any:
     return (ctypes.c_int64 * max(1, len(numbers)))(*numbers)
+
+
+def _tensors(parts: Sequence[Part]) -> Any:
+    tensors = (_Tensor * len(parts))()
+    for tensor, part in zip(tensors, parts):
+        tensor.name, tensor.dtype = _text(part.name), _text(part.dtype)
+        tensor.dimensions, tensor.shape = len(part.shape), _numbers(part.shape)
+        if part.global_shape is not None and part.offsets is not None:
+            tensor.global_shape = _numbers(part.global_shape)
+            tensor.offsets = _numbers(part.offsets)
+        tensor.bytes, tensor.size = part.pointer, part.size
+    return tensors
 
 
 def _texts(texts: Mapping[str, str]) -> Any:

@@ -249,7 +249,10 @@ class Checkpoints:
             raise CheckpointError(f"the ranks save different steps or random states: "
                                   f"{[rank_said[1:3] for rank_said in said]}")
         if not all(rank_said[3] for rank_said in said) or self._shares is None:
-            self._shares = Shares(self._library, exchange.gather(mine))
+            try:
+                self._shares = Shares(self._library, exchange.gather(mine))
+            except CheckpointError as error:
+                raise CheckpointError(f"checkpoint of step {step} is not saved: {error}") from None
             self._described = described
         if len({rank_said[4] for rank_said in said}) > 1:
             snapshot.values = _merged(exchange.gather(snapshot.values))

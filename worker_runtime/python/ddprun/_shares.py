@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddprun._library import CheckpointError
+from ddprun._library import CheckpointError, Part
 from ddprun._tensors import SHARED
 
 TYPE_CHECKING = False
@@ -36,7 +36,9 @@ class Shares:
     """
 
     def __init__(self, library: Library, described: list[list[Any]]) -> None:
-        """Raises CheckpointError if the ranks have different tensors under one name."""
+        """Raises CheckpointError if the ranks have different tensors under one name, or parts that
+        are not the whole.
+        """
         self._library = library
         self._world_size = len(described)
         #: Names of what each rank writes.
@@ -93,6 +95,10 @@ class Shares:
         by_place: dict[Any, list[tuple[int, Any]]] = {}
         for rank, entry in holders:
             by_place.setdefault((*entry[4], *entry[2]), []).append((rank, entry))
+        firsts = [same[0] for same in by_place.values()]
+        self._library.check_parts(
+            [Part(name, entry[1], entry[2], 0, 0, entry[3], entry[4]) for _, entry in firsts],
+            [rank for rank, _ in firsts])
         for same in by_place.values():
             rank, entry = min(same, key=lambda holder: (self._sizes[holder[0]], holder[0]))
             self._give(rank, name, entry[5])

@@ -17,6 +17,7 @@
 
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
 #include "worker_runtime/checkpoint/folder.hpp"
+#include "worker_runtime/checkpoint/layout.hpp"
 #include "worker_runtime/checkpoint/publishing.hpp"
 #include "worker_runtime/checkpoint/safetensors.hpp"
 #include "worker_runtime/checkpoint/verification.hpp"
@@ -402,6 +403,33 @@ std::int32_t ddprun_checkpoint_share_out(const std::uint64_t* sizes, std::uint64
         const std::vector<int> shared = worker::share_out({list->begin(), list->end()}, world_size);
         std::copy(shared.begin(), shared.end(), ranks);
         return {};
+    });
+}
+
+std::int32_t ddprun_checkpoint_check_parts(const DdprunTensor* parts, const std::int32_t* ranks,
+                                           std::uint64_t count, DdprunError* error) {
+    return guarded(error, [&]() -> Result<void> {
+        const Result<std::span<const DdprunTensor>> list = list_of(parts, count);
+        if (!list || count == 0 || ranks == nullptr) {
+            return bad("no parts, or no ranks of them");
+        }
+        std::vector<worker::RankPart> all;
+        for (std::size_t i = 0; i < count; ++i) {
+            Result<worker::TensorView> view = view_of((*list)[i]);
+            if (!view) {
+                return view.error();
+            }
+            worker::Box box = worker::whole_box(view->shape);
+            if (view->layout) {
+                box.offsets = view->layout->offsets;
+            }
+            all.push_back({.rank = ranks[i],
+                           .dtype = view->dtype,
+                           .global_shape = view->layout ? view->layout->global_shape : view->shape,
+                           .box = std::move(box)});
+        }
+        const Result<std::string> name = text_of(list->front().name);
+        return name ? worker::check_parts(*name, all) : name.error();
     });
 }
 

@@ -13,7 +13,7 @@
 extern "C" {
 
 /// Grows when a function or struct changes.
-constexpr std::int32_t kDdprunCheckpointAbi = 1;
+constexpr std::int32_t kDdprunCheckpointAbi = 2;
 
 struct DdprunError {
     char text[4096];  ///< cut if longer
@@ -132,6 +132,11 @@ std::int32_t ddprun_checkpoint_verify(const char* dir, std::int64_t step, Ddprun
 std::int32_t ddprun_checkpoint_share_out(const std::uint64_t* sizes, std::uint64_t count,
                                          std::int32_t world_size, std::int32_t* ranks,
                                          DdprunError* error);
+
+/// check_parts(): rank `ranks[i]` has `parts[i]`, at least one, all of one tensor. No bytes are
+/// read.
+std::int32_t ddprun_checkpoint_check_parts(const DdprunTensor* parts, const std::int32_t* ranks,
+                                           std::uint64_t count, DdprunError* error);
 
 /// read_checkpoint(). `open` is to be closed.
 std::int32_t ddprun_checkpoint_open(const char* dir, std::int64_t step, std::uint64_t reader,
