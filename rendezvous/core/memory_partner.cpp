@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <numeric>
 
+#include "base/planted_bug.hpp"
+
 namespace ddprun::rdzv {
 
 namespace {
@@ -39,7 +41,7 @@ std::vector<int> memory_partners(const std::vector<Place>& places) {
     std::stable_sort(by_rack.begin(), by_rack.end(), [&](std::size_t left, std::size_t right) {
         return places[left].topology_key < places[right].topology_key;
     });
-    const std::size_t largest = largest_rack(places, by_rack);
+    const std::size_t largest = DDP_RULE(largest_rack(places, by_rack), PartnerOnSameRack, 1);
     const std::size_t shift = largest == places.size() ? 1 : largest;  // all on one rack
     std::vector<int> partners(places.size());
     for (std::size_t i = 0; i < by_rack.size(); ++i) {
