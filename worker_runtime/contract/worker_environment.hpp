@@ -69,15 +69,13 @@ inline constexpr WorkerVariable kStartReason{"DDPRUN_START_REASON",
 inline constexpr WorkerVariable kTargetWorldSize{
     "DDPRUN_TARGET_WORLD_SIZE",
     "workers of the largest size that --nnodes allows: what the global batch is meant for"};
+inline constexpr WorkerVariable kMemoryPartner{
+    "DDPRUN_MEMORY_PARTNER",
+    "group rank of the node that holds a copy of this node's memory checkpoints; empty: none"};
 inline constexpr WorkerVariable kSlot{"DDPRUN_SLOT",
                                       "as LOCAL_RANK, but never made 0 by --virtual-local-rank"};
 inline constexpr WorkerVariable kPage{"DDPRUN_PAGE",
                                       "path of the page shared with the agent; empty: none"};
-inline constexpr WorkerVariable kMemoryCheckpoints{
-    "DDPRUN_MEMORY_CHECKPOINTS", "socket of ddprun-memory on this node; empty: it does not run"};
-inline constexpr WorkerVariable kMemoryPartner{
-    "DDPRUN_MEMORY_PARTNER",
-    "group rank of the node that holds a copy of this node's memory checkpoints; empty: none"};
 /// No worker finds it: a standby takes it away before its program runs.
 inline constexpr WorkerVariable kStandby{"DDPRUN_STANDBY", "descriptor of the socket of a standby"};
 /// No program finds it: ddprun's part of a Python and the worker runtime take it away.
@@ -116,6 +114,7 @@ inline constexpr std::array kWorkerVariables{
     worker_variable::kLocalAddress,
     worker_variable::kStartReason,
     worker_variable::kTargetWorldSize,
+    worker_variable::kMemoryPartner,
     worker_variable::kSlot,
     worker_variable::kPage,
 };
@@ -133,6 +132,7 @@ struct WorkerPlace {
     int local_world_size = 1;
     int group_rank = 0;
     int group_world_size = 1;
+    std::optional<int> memory_partner;  ///< a group rank
     int role_rank = 0;
     int role_world_size = 1;
     std::string role = "default";

@@ -42,10 +42,10 @@ struct WorkerEnvironment {
 using Lookup = std::function<std::optional<std::string>(const std::string& key)>;
 
 /// Reads the contract that worker_runtime/contract/worker_environment.hpp writes down. With none of
-/// its keys set this is a world of one. Started by ddprun, every key must be there but the
-/// target's, which older ones do not set; by another launcher that speaks torchrun's contract,
-/// RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT must.
-/// InvalidArgument names the key, its value and what is wrong with it.
+/// its keys set this is a world of one. Started by ddprun, every key must be there but
+/// those of the target and the memory partner, which older ones do not set; by another launcher
+/// that speaks torchrun's contract, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
+/// MASTER_PORT must. InvalidArgument names the key, its value and what is wrong with it.
 [[nodiscard]] Result<WorkerEnvironment> read_environment(const Lookup& lookup);
 
 /// The same from this process's environment.
