@@ -23,6 +23,7 @@ struct MemoryLimits {
     std::uint64_t memory_copy_burst_bytes = std::uint64_t{8} << 20;
     Milliseconds memory_connect_timeout{3000};  ///< to reach another node's program and prove ours
     Milliseconds memory_peer_timeout{10000};    ///< a copy that does not go on for so long failed
+    Milliseconds memory_idle_timeout{60000};    ///< a connection to a partner is kept so long
     std::size_t memory_settings_bytes_max = 4096;  ///< what ddprun tells the program at its start
 };
 

@@ -68,7 +68,8 @@ Result<std::vector<CheckpointShelf::Room>> CheckpointShelf::begin(
     forget_before(owner, key, files);
     std::uint64_t bytes = 0;
     for (const MemoryFile& file : files) {
-        bytes += std::min(file.size, bytes_max_);
+        // Past the bound the sum stays, so that it cannot wrap around.
+        bytes = file.size > bytes_max_ || bytes > bytes_max_ ? bytes_max_ + 1 : bytes + file.size;
     }
     if (bytes > bytes_max_ || bytes_in_files_ > bytes_max_ - bytes ||
         files_.size() + files.size() > files_max_) {

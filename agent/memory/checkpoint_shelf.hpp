@@ -31,7 +31,7 @@ struct ShelfOwner {
     enum class Kind {
         Worker,   ///< a worker of this node, with its rank
         Copied,   ///< this program, as the partner of the node that has the worker of this rank
-        Fetched,  ///< this program, because a worker here needs the file; the rank is 0
+        Fetched,  ///< this program, because a worker here needs the file; the rank is a number
     };
     Kind kind = Kind::Worker;
     Rank rank;

@@ -19,6 +19,7 @@
 #include <openssl/crypto.h>
 
 #include "agent/memory/buffers.hpp"
+#include "agent/memory/peers.hpp"
 #include "agent/memory/program_settings.hpp"
 #include "agent/memory/worker_server.hpp"
 #include "base/memory_limits.hpp"
@@ -98,7 +99,27 @@ int main(int argc, char** /*argv*/) {
     boost::asio::io_context io(1);
     agent::KeptCheckpoints kept{
         .shelf = agent::CheckpointShelf(settings->bytes_max, limits.memory_files_max)};
-    agent::WorkerServer workers(io, limits, inherited(agent::kWorkersListenerFd), kept, {});
+    agent::Peers peers(io, limits, settings->job, settings->secret, kept);
+    agent::WorkerServer::OtherNodes others;
+    if (settings->has_peers) {
+        Result<std::string> endpoint = peers.start(inherited(agent::kPeersListenerFd));
+        if (!endpoint) {
+            fmt::print(stderr, "ddprun-memory: {}\n", endpoint.error().what);
+            return kExitInternal;
+        }
+        others.endpoint = *std::move(endpoint);
+        others.replicate = [&](const std::string& partner, const agent::StepKey& key, Rank rank,
+                               std::vector<worker::MemoryFile> files,
+                               std::function<void(std::string)> done) {
+            peers.replicate(partner, key, rank, std::move(files), std::move(done));
+        };
+        others.fetch = [&](const std::string& from, const agent::StepKey& key,
+                           worker::MemoryFile file, std::function<void(Result<void>)> done) {
+            peers.fetch(from, key, std::move(file), std::move(done));
+        };
+    }
+    agent::WorkerServer workers(io, limits, inherited(agent::kWorkersListenerFd), kept,
+                                std::move(others));
     workers.start();
     boost::asio::posix::stream_descriptor from_ddprun(io, STDIN_FILENO);
     await_end(from_ddprun, io);

@@ -358,3 +358,197 @@ TEST_CASE("the secret is neither in the arguments nor in the environment of the 
         CHECK(text.find("\xab\xab\xab\xab") == std::string::npos);
     }
 }
+
+// ------------------------------------------------------------------------------------- partners
+
+namespace {
+
+MemoryOptions with_secret(unsigned char byte) {
+    rdzv::JobSecret::Bytes bytes{};
+    bytes.fill(byte);
+    return {.bytes_max = std::uint64_t{64} << 20, .secret = rdzv::JobSecret(bytes, "a file")};
+}
+
+void make_partner(Client& worker, const std::string& endpoint) {
+    MemoryRequest request;
+    request.verb = MemoryVerb::Partner;
+    request.endpoint = endpoint;
+    worker.ask(request);
+}
+
+MemoryRequest fetch_of(std::int64_t step, const std::string& name, const std::string& content,
+                       const std::string& endpoint) {
+    MemoryRequest request;
+    request.verb = MemoryVerb::Fetch;
+    request.generation = Generation(1);
+    request.step = step;
+    request.files = {file_of(name, content)};
+    request.endpoint = endpoint;
+    return request;
+}
+
+/// More than a window of pieces, and no whole number of them.
+std::string large_content() {
+    std::string content((std::size_t{5} << 20) + 4321, '\0');
+    for (std::size_t i = 0; i < content.size(); ++i) {
+        content[i] = static_cast<char>(i * 2654435761U >> 13);
+    }
+    return content;
+}
+
+}  // namespace
+
+TEST_CASE("a copy outlives the node that wrote it, and a third node fetches it") {
+    Node first(with_secret(1), true);
+    const Node second(with_secret(1), true);
+    const Node third(with_secret(1), true);
+    const std::string content = large_content();
+    Client partner(second, 4);
+    {
+        Client worker(first, 0);
+        REQUIRE_FALSE(worker.endpoint().empty());
+        make_partner(worker, partner.endpoint());
+        CHECK(worker.write(7, "model", content).note.empty());
+        CHECK(worker.write(7, "empty", "").note.empty());
+        CHECK(worker.write(7, "manifest.json", "{}").note.empty());
+        worker.seal(7);
+    }
+    first.kill();
+    partner.seal(7);
+    CHECK(partner.read(7, "model") == content);
+    CHECK(partner.read(7, "empty") == "");
+    Client replacement(third, 0, 2);
+    replacement.ask(fetch_of(7, "model", content, partner.endpoint()));
+    CHECK(replacement.read(7, "model") == content);
+    // Here already: nobody is asked.
+    replacement.ask(fetch_of(7, "model", content, "127.0.0.1:1"));
+}
+
+TEST_CASE("many ranks have their files copied at the same time") {
+    const Node first(with_secret(1), true);
+    const Node second(with_secret(1), true);
+    Client partner(second, 9);
+    const std::string content = large_content();
+    std::vector<std::unique_ptr<Client>> workers;
+    for (int rank = 0; rank < 4; ++rank) {
+        workers.push_back(std::make_unique<Client>(first, rank));
+        make_partner(*workers.back(), partner.endpoint());
+        workers.back()->begin(1, fmt::format("model-{}", rank), content);
+    }
+    for (int rank = 0; rank < 4; ++rank) {
+        MemoryRequest written;
+        written.verb = MemoryVerb::Written;
+        written.step = 1;
+        written.files = {file_of(fmt::format("model-{}", rank), content)};
+        workers[static_cast<std::size_t>(rank)]->send(encode(written));
+    }
+    for (int rank = 0; rank < 4; ++rank) {
+        const MemoryReply reply = workers[static_cast<std::size_t>(rank)]->receive();
+        CHECK_FALSE(reply.error.has_value());
+        CHECK(reply.note.empty());
+        CHECK(partner.read(1, fmt::format("model-{}", rank)) == content);
+    }
+}
+
+TEST_CASE("a program with another secret gets and gives nothing") {
+    const Node ours(with_secret(1), true);
+    const Node other(with_secret(2), true);
+    Client stranger(other, 0);
+    Client worker(ours, 0);
+    make_partner(worker, stranger.endpoint());
+    const MemoryReply written = worker.write(1, "model", "weights");
+    CHECK(written.note.find("its secret is not that of this node") != std::string::npos);
+    CHECK(worker.read(1, "model") == "weights");
+    CHECK(stranger.list().empty());
+    const MemoryReply refused = stranger.try_to(fetch_of(1, "model", "weights", worker.endpoint()));
+    REQUIRE(refused.error.has_value());
+    CHECK(refused.error->code == ErrorCode::ConnectionLost);
+}
+
+TEST_CASE("a partner that is not there costs a note, and the step counts") {
+    const Node node(with_secret(1), true);
+    Node gone(with_secret(1), true);
+    std::string endpoint;
+    {
+        Client partner(gone, 1);
+        endpoint = partner.endpoint();
+    }
+    gone.kill();
+    Client worker(node, 0);
+    for (const std::string& partner : {endpoint, std::string("no endpoint")}) {
+        make_partner(worker, partner);
+        CHECK(worker.write(1, "model", "weights").note.find("has no copy") != std::string::npos);
+    }
+    worker.seal(1);
+    CHECK(worker.list().front().is_sealed);
+}
+
+TEST_CASE("a partner without room has no copy, and says why") {
+    const Node node(with_secret(1), true);
+    MemoryOptions little = with_secret(1);
+    little.bytes_max = 3;
+    const Node full(little, true);
+    const Client partner(full, 1);
+    Client worker(node, 0);
+    make_partner(worker, partner.endpoint());
+    CHECK(worker.write(1, "model", "weights").note.find("--memory-checkpoints") !=
+          std::string::npos);
+}
+
+TEST_CASE("a partner that dies while it copies costs a note, and a new one is used at once") {
+    const Node node(with_secret(1), true);
+    Node second(with_secret(1), true);
+    Client worker(node, 0);
+    {
+        const Client partner(second, 1);
+        make_partner(worker, partner.endpoint());
+    }
+    // Stopped, it takes the connection and answers nothing: then it is killed with the copy begun.
+    worker.begin(1, "model", large_content());
+    REQUIRE(::kill(second.pid, SIGSTOP) == 0);
+    MemoryRequest written;
+    written.verb = MemoryVerb::Written;
+    written.step = 1;
+    written.files = {file_of("model", large_content())};
+    worker.send(encode(written));
+    second.kill();
+    const MemoryReply reply = worker.receive();
+    CHECK_FALSE(reply.error.has_value());
+    CHECK(reply.note.find("has no copy") != std::string::npos);
+    second.begin();
+    Client again(second, 1);
+    make_partner(worker, again.endpoint());
+    CHECK(worker.write(1, "manifest.json", "{}").note.empty());
+}
+
+TEST_CASE("what is not there, or has another checksum, is not fetched") {
+    const Node first(with_secret(1), true);
+    const Node second(with_secret(1), true);
+    Client worker(first, 0);
+    (void)worker.write(1, "model", "weights");
+    Client reader(second, 0);
+    CHECK(reader.try_to(fetch_of(2, "model", "weights", worker.endpoint())).error->code ==
+          ErrorCode::NotFound);
+    CHECK(reader.try_to(fetch_of(1, "model", "Weights", worker.endpoint())).error->code ==
+          ErrorCode::BadMessage);
+    CHECK(reader.try_to(fetch_of(1, "model", "weights!", worker.endpoint())).error->code ==
+          ErrorCode::NotFound);
+    CHECK(reader.list().empty());
+    reader.ask(fetch_of(1, "model", "weights", worker.endpoint()));
+    CHECK(reader.read(1, "model") == "weights");
+}
+
+TEST_CASE("workers of one node that fetch the same file all get it") {
+    const Node first(with_secret(1), true);
+    const Node second(with_secret(1), true);
+    const std::string content = large_content();
+    Client worker(first, 0);
+    (void)worker.write(1, "model", content);
+    Client left(second, 0);
+    Client right(second, 1);
+    left.send(encode(fetch_of(1, "model", content, worker.endpoint())));
+    right.send(encode(fetch_of(1, "model", content, worker.endpoint())));
+    CHECK_FALSE(left.receive().error.has_value());
+    CHECK_FALSE(right.receive().error.has_value());
+    CHECK(right.read(1, "model") == content);
+}

@@ -102,6 +102,12 @@ TEST_CASE("a begin that would pass the bound is refused, begins nothing and name
     CHECK(shelf.begin(rank(0), at(1, 2), one("a", 50)).has_value());
 }
 
+TEST_CASE("a file that alone is past the bound is refused") {
+    CheckpointShelf shelf(kBytesMax, kFilesMax);
+    CHECK(shelf.begin(rank(0), at(1, 1), one("a", kBytesMax + 1)).has_error());
+    CHECK(shelf.begin(rank(0), at(1, 1), one("a", kBytesMax)).has_value());
+}
+
 TEST_CASE("sizes whose sum is past all numbers are refused") {
     CheckpointShelf shelf(kBytesMax, kFilesMax);
     std::vector<MemoryFile> files = one("a", ~std::uint64_t{0});
