@@ -90,6 +90,8 @@
       "with --same strict a node that runs another program is taken in")                         \
     X(DifferenceUnsaid, "difference-unsaid",                                                     \
       "nodes run different programs, and nobody is told (torchrun)")                             \
+    X(PartnerOnSameRack, "partner-on-same-rack",                                                 \
+      "the memory partner is the next node, on the same rack although another has room")         \
     X(GrowthKills, "growth-kills", "growing stops the workers without the time to save")         \
     X(QuarantineIgnored, "quarantine-ignored",                                                   \
       "a node that keeps failing is chosen although others suffice")                             \

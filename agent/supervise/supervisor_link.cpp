@@ -274,6 +274,11 @@ void Supervisor::hear(const rdzv::Accepted& message) {
         end_for_old_rendezvous("--same strict", "--same warn");
         return;
     }
+    if (settings.memory_replicas > 0 && !message.names_partners) {
+        end_for_old_rendezvous(fmt::format("--memory-replicas {}", settings.memory_replicas),
+                               "--memory-replicas 0");
+        return;
+    }
     is_daemon_lasting_ = message.is_lasting;
     accepted.beat_interval = message.beat_interval;
     if (accepted.beat_interval > Milliseconds::zero()) {

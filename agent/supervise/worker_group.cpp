@@ -165,6 +165,7 @@ StartWorkers start_of(const WorkerGroup& group, const SupervisorOptions& options
         .local_world_size = slots,
         .group_rank = row.group_rank,
         .group_world_size = row.group_world_size,
+        .memory_partner = row.memory_partner,
         .role_rank = 0,
         .role_world_size = row.role_world_size,
         .role = options.identity.role,

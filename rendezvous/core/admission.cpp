@@ -40,13 +40,14 @@ std::string hang_timeout_of(const JobSettings& settings) {
 }
 
 /// The settings that all nodes of a job must share: each flag with its value.
-std::array<std::pair<const char*, std::string>, 6> shared_settings(const JobSettings& settings) {
+std::array<std::pair<const char*, std::string>, 7> shared_settings(const JobSettings& settings) {
     return {{{"--nnodes", nnodes_of(settings)},
              {"--max-restarts", fmt::format("{}", settings.max_restarts)},
              {"--max-node-losses", fmt::format("{}", settings.max_node_losses)},
              {"--hang-timeout", hang_timeout_of(settings)},
              {"--store-admit", settings.store_admits_any ? "any" : "members"},
-             {"--same", std::string(word_of(settings.same, kSamenessNames))}}};
+             {"--same", std::string(word_of(settings.same, kSamenessNames))},
+             {"--memory-replicas", fmt::format("{}", settings.memory_replicas)}}};
 }
 
 /// Why `join` may not be part of this run; empty if it may.
@@ -313,6 +314,7 @@ void attach(Step& step, Node& node, ConnectionId connection) {
                       .is_lasting = step.options.is_lasting,
                       .keeps_sizes = true,
                       .compares_nodes = true,
+                      .names_partners = true,
                       .hears_moments = true,
                       .tells_events = true};
     if (step.options.has_leases) {

@@ -137,8 +137,12 @@ void take_over(Step& step, const Holders& holders) {
     run.current.write_rows(run.settings, run.budgets);
     become(run, std::move(running));
     for (const auto& [connection, join] : holders.joins) {
-        run.current.rows.at(join.node).base_rank = join.held->base_rank;
-        run.current.rows.at(join.node).group_rank = join.held->group_rank;
+        Start& row = run.current.rows.at(join.node);
+        row.base_rank = join.held->base_rank;
+        row.group_rank = join.held->group_rank;
+        if (holders.missing() > 0) {
+            row.memory_partner.reset();  // it follows from the places of all nodes
+        }
         Node& node = run.nodes.add(join.node);
         node.info = join;
         node.info.held.reset();

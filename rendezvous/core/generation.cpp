@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include "rendezvous/core/memory_partner.hpp"
+
 namespace ddprun::rdzv {
 
 void CurrentGeneration::learn_number(Generation heard) {
@@ -53,6 +55,10 @@ void CurrentGeneration::write_rows(const JobSettings& settings, const Budgets& b
     // Each missing node counts as many slots as the largest node here; none misses at full size.
     row.target_world_size =
         row.world_size + (settings.max_nodes - row.group_world_size) * slots_max;
+    std::vector<int> partners;
+    if (settings.memory_replicas > 0) {
+        partners = memory_partners(places);
+    }
     std::map<std::string, int> role_bases;
     rows.clear();
     for (const Place& place : places) {
@@ -61,6 +67,9 @@ void CurrentGeneration::write_rows(const JobSettings& settings, const Budgets& b
         Start& mine = rows[place.node] = row;
         if (row.group_rank == 0) {
             mine.admitted = admitted;
+        }
+        if (!partners.empty()) {
+            mine.memory_partner = partners[static_cast<std::size_t>(row.group_rank)];
         }
         role_bases[place.role] += place.slots;
         row.base_rank += place.slots;

@@ -45,7 +45,7 @@ struct CurrentGeneration {
                std::uint64_t random);
     /// Group rank 0's store, and who may use it.
     void open_store(const Nodes& nodes, const JobSettings& settings, const Limits& limits);
-    /// `rows` from the rank map, the store and what is used of the budgets.
+    /// `rows` from the rank map, its memory partners, the store and what is used of the budgets.
     void write_rows(const JobSettings& settings, const Budgets& budgets);
 
     [[nodiscard]] int worker_count() const;

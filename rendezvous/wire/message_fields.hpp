@@ -144,6 +144,7 @@ void visit_fields(Is<JobSettings> auto& settings, auto& visit) {
     visit.flag("learns_hang_timeout", settings.learns_hang_timeout);
     visit.flag("store_admits_any", settings.store_admits_any);
     visit.choice("same", settings.same, kSamenessNames);
+    visit.number("memory_replicas", settings.memory_replicas, 0, 1);
 }
 
 void visit_fields(Is<Fingerprint> auto& fingerprint, auto& visit) {
@@ -374,6 +375,7 @@ void visit_fields(Is<Accepted> auto& accepted, auto& visit) {
     visit.flag("is_lasting", accepted.is_lasting);
     visit.flag("keeps_sizes", accepted.keeps_sizes);
     visit.flag("compares_nodes", accepted.compares_nodes);
+    visit.flag("names_partners", accepted.names_partners);
     visit.flag("hears_moments", accepted.hears_moments);
     visit.flag("tells_events", accepted.tells_events);
 }
@@ -442,6 +444,7 @@ void visit_fields(Is<Start> auto& start, auto& visit) {
     visit.number("node_losses", start.node_losses, 0, kIntMax);
     visit.object("store", start.store);
     visit.names("admitted", start.admitted, admitted_max);
+    visit.number("memory_partner", start.memory_partner, 0, kIntMax);
     visit.text("why", start.why);
 }
 

@@ -44,6 +44,7 @@ struct JobSettings {
     bool learns_hang_timeout = false;      ///< each agent finds it out; then the above is 0
     bool store_admits_any = false;         ///< the workers' store answers who is no member, too
     Sameness same = Sameness::Warn;        ///< whether nodes may differ
+    int memory_replicas = 0;  ///< copies on other nodes of what a node's memory keeps: 0 or 1
 
     bool operator==(const JobSettings&) const = default;
 };
@@ -431,6 +432,7 @@ struct Accepted {
     bool is_lasting = false;
     bool keeps_sizes = false;  ///< it knows node_unit and node_sizes, which others would overlook
     bool compares_nodes = false;  ///< it knows what is asked by Sameness, which others overlook
+    bool names_partners = false;  ///< it knows memory_replicas, which others would overlook
     bool hears_moments = false;   ///< it knows Reached
     bool tells_events = false;    ///< it knows Join::hears_events
 
@@ -552,6 +554,9 @@ struct Start {
     int node_losses = 0;  ///< the run's charged node losses
     StoreAddress store;   ///< MASTER_ADDR and MASTER_PORT; port 0: where the rendezvous is
     std::vector<std::string> admitted;
+    /// The group rank of the node that holds a copy of what this node's memory keeps. Unset
+    /// without memory_replicas, and if no other node has a place.
+    std::optional<int> memory_partner;
     std::string why;  ///< one line for the console, empty for the first
 
     bool operator==(const Start&) const = default;

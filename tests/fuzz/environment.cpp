@@ -31,6 +31,8 @@ void check_possible(const WorkerEnvironment& place) {
     DDP_CHECK(place.local_rank.value() >= 0 && place.local_rank.value() < place.local_world_size);
     DDP_CHECK(place.group_rank >= 0 && place.group_rank < place.group_world_size);
     DDP_CHECK(place.local_world_size <= place.world_size);
+    DDP_CHECK(place.memory_partner != place.group_rank);
+    DDP_CHECK(place.memory_partner.value_or(0) < place.group_world_size);
     DDP_CHECK(place.restart_count >= 0 && place.max_restarts >= 0);
     DDP_CHECK(place.generation.value() >= 1);
     DDP_CHECK(!place.store || (!place.store->host.empty() && place.store->port != 0));
@@ -53,6 +55,7 @@ Variables written(const WorkerEnvironment& place) {
     told.local_world_size = place.local_world_size;
     told.group_rank = place.group_rank;
     told.group_world_size = place.group_world_size;
+    told.memory_partner = place.memory_partner;
     told.store = *place.store;
     told.local_address = place.local_address;
     told.start_reason = place.start_reason;

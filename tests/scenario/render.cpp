@@ -92,6 +92,9 @@ std::string text_of(const Start& m) {
     if (m.target_world_size != m.world_size) {
         text += fmt::format(", meant for {}", m.target_world_size);
     }
+    if (m.memory_partner) {
+        text += fmt::format(", memory partner {}", *m.memory_partner);
+    }
     if (!m.admitted.empty()) {
         text += fmt::format("; admits {}", fmt::join(m.admitted, ","));
     }

@@ -288,6 +288,7 @@ void Scenario::read_settings(Words& words, rdzv::JobSettings& settings) {
     number("max_restarts", settings.max_restarts);
     number("max_node_losses", settings.max_node_losses);
     number("max_restarts_at_step", settings.max_restarts_at_step);
+    number("memory_replicas", settings.memory_replicas);
     duration("patience", settings.patience);
     duration("join_timeout", settings.join_timeout);
     duration("grow_delay", settings.grow_delay);

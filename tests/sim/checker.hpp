@@ -26,7 +26,8 @@ struct GenerationTruth {
     Generation generation;
     Instant decided_at{};
     std::vector<rdzv::Place> places;
-    std::vector<int> base_ranks;  ///< by group rank
+    std::vector<int> base_ranks;               ///< by group rank
+    std::vector<std::optional<int>> partners;  ///< by group rank
     std::map<NodeId, std::size_t> group_ranks;
     std::vector<RankTruth> ranks;
     std::map<NodeId, int> finished_reports;  ///< ranks that the coordinator was told about
@@ -124,6 +125,7 @@ private:
     void check_choice(const rdzv::Run& run, Instant now);
     void check_size(const rdzv::Run& run, Instant now);
     void check_programs(const rdzv::Run& run);
+    void check_partners(const rdzv::Run& run, const GenerationTruth& truth);
     [[nodiscard]] static bool is_size(const rdzv::JobSettings& settings, std::size_t nodes);
     [[nodiscard]] static bool is_size_between(const rdzv::JobSettings& settings, std::size_t above,
                                               std::size_t most);

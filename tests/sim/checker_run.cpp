@@ -31,6 +31,7 @@ void Checker::check_new_generation(const rdzv::Run& run, Instant now) {
     for (const rdzv::Place& place : run.current.places) {
         truth.group_ranks.emplace(place.node, truth.base_ranks.size());
         truth.base_ranks.push_back(ranks);
+        truth.partners.push_back(run.current.rows.at(place.node).memory_partner);
         ranks += place.slots;
     }
     truth.ranks.assign(static_cast<std::size_t>(ranks), RankTruth::NotStarted);
@@ -59,6 +60,7 @@ void Checker::check_new_generation(const rdzv::Run& run, Instant now) {
     check_choice(run, now);
     check_size(run, now);
     check_programs(run);
+    check_partners(run, truth);
     check_pace(now);
     truths_[run.current.digest] = std::move(truth);
 }
@@ -194,6 +196,45 @@ void Checker::check_pace(Instant now) {
     starts_.push_back(now);
 }
 
+/// Judges a choice of memory partners by what is wanted of it, not by how it is made. No choice can
+/// do with fewer pairs on one rack than the largest rack has nodes beyond those elsewhere.
+void Checker::check_partners(const rdzv::Run& run, const GenerationTruth& truth) {
+    const std::vector<rdzv::Place>& places = truth.places;
+    const bool is_wanted = run.settings.memory_replicas > 0 && places.size() > 1;
+    std::set<int> chosen;
+    std::map<std::string, int> racks;
+    int largest = 0;
+    int same_rack = 0;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        const std::optional<int> partner = truth.partners[i];
+        if (partner.has_value() != is_wanted) {
+            violate("partner", fmt::format("node {} has {} memory partner", places[i].node.value(),
+                                           is_wanted ? "no" : "an unwanted"));
+            return;
+        }
+        if (!is_wanted) {
+            continue;
+        }
+        if (*partner < 0 || *partner >= static_cast<int>(places.size()) ||
+            *partner == static_cast<int>(i) || !chosen.insert(*partner).second) {
+            violate("partner", fmt::format("node {} has the memory partner {}: itself, no node, or "
+                                           "one that is another's",
+                                           places[i].node.value(), *partner));
+            return;
+        }
+        const std::string& rack = places[i].topology_key;
+        if (!rack.empty()) {
+            largest = std::max(largest, ++racks[rack]);
+            same_rack += places[static_cast<std::size_t>(*partner)].topology_key == rack ? 1 : 0;
+        }
+    }
+    if (same_rack > std::max(0, 2 * largest - static_cast<int>(places.size()))) {
+        violate("partner", fmt::format("{} of {} nodes have their memory partner on their rack, "
+                                       "and another rack has room",
+                                       same_rack, places.size()));
+    }
+}
+
 void Checker::told(const rdzv::Start& start) {
     const auto found = truths_.find(start.digest);
     if (found == truths_.end()) {
@@ -205,7 +246,8 @@ void Checker::told(const rdzv::Start& start) {
     const bool is_row = start.generation == truth.generation && start.group_rank >= 0 &&
                         row < truth.places.size() && start.base_rank == truth.base_ranks[row] &&
                         start.world_size == static_cast<int>(truth.ranks.size()) &&
-                        start.group_world_size == static_cast<int>(truth.places.size());
+                        start.group_world_size == static_cast<int>(truth.places.size()) &&
+                        start.memory_partner == truth.partners[row];
     if (!is_row) {
         violate("S2", fmt::format("row {} of generation {} does not fit the rank map",
                                   start.group_rank, start.generation.value()));

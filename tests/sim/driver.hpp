@@ -145,6 +145,7 @@ private:
     void ask(Machine& machine, rdzv::AgentMessage message);
     [[nodiscard]] rdzv::JobSettings settings_of(const Machine& machine) const;
     [[nodiscard]] std::string program_of(const Machine& machine) const;
+    [[nodiscard]] std::string rack_of(const Machine& machine) const;
     void node_receives(ConnectionId connection, int node, Packet packet);
     void agent_receives(Machine& machine, ConnectionId connection, const Packet& packet);
     void hear(Machine& machine, const rdzv::RendezvousMessage& message);

@@ -69,6 +69,13 @@ std::string Simulation::program_of(const Machine& machine) const {
     return machine.index >= options_.nodes - options_.unlike_nodes ? "2" : "1";
 }
 
+/// Empty: its rack is not told. A machine stays on its rack.
+std::string Simulation::rack_of(const Machine& machine) const {
+    Dice dice(options_.seed, 200000 + static_cast<std::uint64_t>(machine.index));
+    const int rack = dice.between(0, options_.racks);
+    return rack == 0 ? std::string() : fmt::format("rack{}", rack);
+}
+
 void Simulation::boot(int index) {
     Machine& machine = machines_[static_cast<std::size_t>(index)];
     if (machine.supervisor != nullptr || machine.is_broken) {
@@ -109,6 +116,7 @@ void Simulation::boot(int index) {
     options.identity.process = fmt::format("{}.{}", machine.index, machine.incarnation);
     options.identity.hostname = machine.node.value();
     options.identity.slots = machine.slots;
+    options.identity.topology_key = rack_of(machine);
     options.identity.settings = settings_of(machine);
     options.command = {"/bin/work"};
     options.rendezvous_lost_timeout = options_.rendezvous_lost_timeout;

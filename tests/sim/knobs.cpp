@@ -100,6 +100,8 @@ const std::vector<Knob>& knobs() {
         knob<&SimOptions::odd_nodes>("odd-nodes", 0),
         knob<&SimOptions::unlike_nodes>("unlike-nodes", 0),
         setting<&S::same>("same", 0),
+        knob<&SimOptions::racks>("racks", 0),
+        setting<&S::memory_replicas>("memory-replicas", 0),
         knob<&SimOptions::bandwidth_kib>("bandwidth-kib", 0),
         setting<&S::max_nodes>("max-nodes", 1),
         setting<&S::min_nodes>("min-nodes", 1),

@@ -176,6 +176,17 @@ void draw_full_etcd(SimOptions& options) {
     }
 }
 
+/// The same with racks, and second copies of what nodes keep in memory.
+void draw_partners(SimOptions& options) {
+    Dice dice(options.seed, 15);
+    const bool has_partners = dice.chance(1, 8);
+    const int racks = dice.between(0, 4);
+    if (has_partners) {
+        options.racks = racks;
+        options.settings.memory_replicas = 1;
+    }
+}
+
 /// The bounds, the unit and the list are made to fit each other.
 void make_sizes_sound(rdzv::JobSettings& settings) {
     std::vector<int>& sizes = settings.node_sizes;
@@ -238,6 +249,7 @@ SimOptions draw_options(std::uint64_t seed, NodeRange nodes) {
     draw_standbys(options);
     draw_orders(options);
     draw_full_etcd(options);
+    draw_partners(options);
     return options;
 }
 

@@ -69,6 +69,7 @@ struct SimOptions {
     int slow_nodes = 0;          ///< the last ones: their messages take kSlowness times as long
     int odd_nodes = 0;           ///< the last ones: started with another --max-restarts
     int unlike_nodes = 0;        ///< the last ones: they run another program
+    int racks = 0;               ///< nodes are on these, or their rack is not told; 0: of all
     int bandwidth_kib = 0;       ///< of a node's link in a second, each way; 0: no limit
     bool is_in_process = false;  ///< one node, coordinator in the same process: no leases
     rdzv::JobSettings settings;

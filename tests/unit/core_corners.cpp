@@ -852,6 +852,32 @@ TEST_CASE("of a held generation only numbers that can be are believed") {
           }) == "not adopted");
 }
 
+TEST_CASE("an adopted generation has the memory partners that its nodes were told") {
+    const auto partner_of_b = [](bool is_whole) {
+        Driver driver;
+        for (const int rank : {0, 1, 2}) {
+            Join join = join_of(std::string(1, static_cast<char>('a' + rank)), 3);
+            join.topology_key = rank < 2 ? "r1" : "r2";
+            join.settings.memory_replicas = 1;
+            join.run_token = "earlier";
+            join.held = HeldGeneration{.generation = Generation(7),
+                                       .digest = "d",
+                                       .group_rank = rank,
+                                       .group_world_size = 3,
+                                       .base_rank = rank,
+                                       .world_size = 3,
+                                       .store = {"a", 1}};
+            if (is_whole || rank > 0) {
+                driver.hear(static_cast<std::uint64_t>(rank) + 1, join);
+            }
+        }
+        driver.tick(Limits().adoption_patience);
+        return driver.coordinator.run()->current.rows.at(NodeId("b")).memory_partner;
+    };
+    CHECK(partner_of_b(true) == 0);
+    CHECK_FALSE(partner_of_b(false).has_value());
+}
+
 TEST_CASE("of very many missing and waiting nodes only the first are named") {
     Driver driver;
     for (int i = 1; i <= 20; ++i) {

@@ -50,6 +50,7 @@ public:
         settings.max_restarts = static_cast<int>(rng_.below(6));
         settings.max_node_losses = static_cast<int>(rng_.below(8)) - 1;
         settings.grow = rng_.chance(3, 4);
+        settings.memory_replicas = static_cast<int>(rng_.below(2));
         const auto some = [this] { return Milliseconds(rng_.below(4) * rng_.below(4000)); };
         settings.patience = some();
         settings.join_timeout = some() + some();

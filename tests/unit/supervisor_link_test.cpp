@@ -56,6 +56,22 @@ TEST_CASE("a rendezvous that would overlook --same strict is left at once, with 
     CHECK(rig.exit_code() == (is_older ? int{kExitUsage} : -1));
 }
 
+TEST_CASE("a rendezvous that would name no memory partner is left at once") {
+    SupervisorOptions options = two_slot_options();
+    options.identity.settings.memory_replicas = 1;
+    const bool is_older = GENERATE(true, false);
+    Rig rig(options);
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(StoreOpened{{"10.0.0.1", 4001}});
+    rig.hear(rdzv::Accepted{.run_token = "t1", .names_partners = !is_older});
+    CHECK(rig.sent<rdzv::Goodbye>().size() == (is_older ? 1 : 0));
+    if (is_older) {
+        CHECK_THAT(rig.said(), Catch::Contains("would overlook --memory-replicas 1; update it, or "
+                                               "start with --memory-replicas 0 on every node"));
+    }
+    CHECK(rig.exit_code() == (is_older ? int{kExitUsage} : -1));
+}
+
 TEST_CASE("a rendezvous that would overlook the sizes is left at once, with what to change") {
     SupervisorOptions options = two_slot_options();
     options.identity.settings.min_nodes = 2;
@@ -81,6 +97,26 @@ TEST_CASE("a chosen store address is used instead of the link's") {
     Rig rig(options);
     rig.give(LinkUp{"10.0.0.1"});
     CHECK(rig.effect<OpenStore>()->host == "192.168.1.7");
+}
+
+TEST_CASE("workers are told the memory partner of their generation") {
+    Rig rig;
+    rig.give(LinkUp{"10.0.0.1"});
+    rig.give(StoreOpened{{"10.0.0.1", 4001}});
+    rig.hear(rdzv::Accepted{.run_token = "t1"});
+    rdzv::Start start = Rig::row();
+    const bool has_partner = GENERATE(true, false);
+    if (has_partner) {
+        start.memory_partner = 3;
+    }
+    rig.hear(start);
+    const auto started = rig.effect<StartWorkers>();
+    REQUIRE(started.has_value());
+    for (const WorkerSpec& worker : started->workers) {
+        const std::pair<std::string, std::string> told{"DDPRUN_MEMORY_PARTNER",
+                                                       has_partner ? "3" : ""};
+        CHECK(std::count(worker.environment.begin(), worker.environment.end(), told) == 1);
+    }
 }
 
 TEST_CASE("a store at the rendezvous needs no socket and workers find it there") {

@@ -36,6 +36,7 @@ Variables told_by_ddprun() {
     place.local_world_size = 4;
     place.group_rank = 1;
     place.group_world_size = 2;
+    place.memory_partner = 0;
     place.role_world_size = 8;
     place.store = StoreAddress{"10.0.0.9", 29511};
     place.local_address = "10.0.0.10";
@@ -55,7 +56,7 @@ Variables told_by_torchrun() {
     Variables variables = told_by_ddprun();
     for (const char* key :
          {"DDPRUN_GENERATION", "DDPRUN_NODE_ID", "DDPRUN_LOCAL_ADDR", "DDPRUN_START_REASON",
-          "DDPRUN_TARGET_WORLD_SIZE", "DDPRUN_SLOT", "DDPRUN_PAGE"}) {
+          "DDPRUN_TARGET_WORLD_SIZE", "DDPRUN_MEMORY_PARTNER", "DDPRUN_SLOT", "DDPRUN_PAGE"}) {
         REQUIRE(variables.erase(key) == 1);
     }
     return variables;
@@ -80,6 +81,7 @@ TEST_CASE("a worker reads exactly what its agent has written") {
     expected.local_world_size = 4;
     expected.group_rank = 1;
     expected.group_world_size = 2;
+    expected.memory_partner = 0;
     expected.restart_count = 1;
     expected.max_restarts = 7;
     expected.store = StoreAddress{"10.0.0.9", 29511};
@@ -109,6 +111,22 @@ TEST_CASE("a target below the world itself is refused") {
     variables["DDPRUN_TARGET_WORLD_SIZE"] = "7";
     CHECK_THAT(error_of(variables),
                Catch::Contains("DDPRUN_TARGET_WORLD_SIZE=7 is less than WORLD_SIZE=8"));
+}
+
+TEST_CASE("a memory partner is another node of the generation, or none") {
+    Variables variables = told_by_ddprun();
+    variables["DDPRUN_MEMORY_PARTNER"] = "";
+    const Result<WorkerEnvironment> place = read_environment(lookup_in(variables));
+    REQUIRE(place.has_value());
+    CHECK_FALSE(place->memory_partner.has_value());
+    variables["DDPRUN_MEMORY_PARTNER"] = "2";
+    CHECK_THAT(error_of(variables),
+               Catch::Contains("DDPRUN_MEMORY_PARTNER=2 does not fit GROUP_WORLD_SIZE=2"));
+    variables["DDPRUN_MEMORY_PARTNER"] = "1";
+    CHECK_THAT(error_of(variables),
+               Catch::Contains("DDPRUN_MEMORY_PARTNER=1 is GROUP_RANK itself"));
+    variables["DDPRUN_MEMORY_PARTNER"] = "next";
+    CHECK_THAT(error_of(variables), Catch::Contains("DDPRUN_MEMORY_PARTNER=next is no number"));
 }
 
 TEST_CASE("with nothing told a worker is a world of one") {
@@ -164,7 +182,7 @@ TEST_CASE("each variable that ddprun writes and a worker needs is missed by name
         Variables variables = told_by_ddprun();
         variables.erase(key);
         INFO(key);
-        if (key == "DDPRUN_TARGET_WORLD_SIZE") {
+        if (key == "DDPRUN_TARGET_WORLD_SIZE" || key == "DDPRUN_MEMORY_PARTNER") {
             CHECK(error_of(variables).empty());  // an older ddprun does not set it
         } else if (key == "DDPRUN_GENERATION") {
             CHECK(error_of(variables).empty());  // then it is another launcher's

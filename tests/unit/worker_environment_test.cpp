@@ -23,6 +23,7 @@ WorkerPlace fifth_of_eight() {
     place.local_world_size = 4;
     place.group_rank = 1;
     place.group_world_size = 2;
+    place.memory_partner = 0;
     place.role_rank = 1;
     place.role_world_size = 4;
     place.role = "trainer";
@@ -80,6 +81,7 @@ TEST_CASE("the worker environment is torchrun's, word for word") {
         {"DDPRUN_MEMORY_CHECKPOINTS", "@0001f"},
         {"DDPRUN_START_REASON", "rank 3 on gpu-07 exited with code 1"},
         {"DDPRUN_TARGET_WORLD_SIZE", "16"},
+        {"DDPRUN_MEMORY_PARTNER", "0"},
         {"DDPRUN_SLOT", "1"},
         {"DDPRUN_PAGE", "/proc/4711/fd/9"},
     };
@@ -108,6 +110,15 @@ TEST_CASE("what the user set is not overwritten") {
     CHECK_FALSE(has_key(environment, "LD_PRELOAD"));
     CHECK(std::find(environment.begin(), environment.end(),
                     std::pair<std::string, std::string>("LOCAL_RANK", "1")) != environment.end());
+}
+
+TEST_CASE("without a memory partner the variable is set and empty") {
+    WorkerPlace place = fifth_of_eight();
+    place.memory_partner.reset();
+    const Environment environment = worker_environment(place);
+    CHECK(std::find(environment.begin(), environment.end(),
+                    std::pair<std::string, std::string>("DDPRUN_MEMORY_PARTNER", "")) !=
+          environment.end());
 }
 
 TEST_CASE("without log files the error file is set and empty") {

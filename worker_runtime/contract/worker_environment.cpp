@@ -45,6 +45,8 @@ Environment worker_environment(const WorkerPlace& place) {
     add_if(!place.memory_checkpoints.empty(), var::kMemoryCheckpoints, place.memory_checkpoints);
     add(var::kStartReason, place.start_reason);
     add(var::kTargetWorldSize, place.target_world_size);
+    add(var::kMemoryPartner,
+        place.memory_partner ? fmt::format("{}", *place.memory_partner) : std::string());
     add(var::kSlot, place.local_rank.value());
     add(var::kPage, place.page);
     return env;

@@ -73,6 +73,9 @@ inline constexpr WorkerVariable kStartReason{"DDPRUN_START_REASON",
 inline constexpr WorkerVariable kTargetWorldSize{
     "DDPRUN_TARGET_WORLD_SIZE",
     "workers of the largest size that --nnodes allows: what the global batch is meant for"};
+inline constexpr WorkerVariable kMemoryPartner{
+    "DDPRUN_MEMORY_PARTNER",
+    "group rank of the node that holds a copy of this node's memory checkpoints; empty: none"};
 inline constexpr WorkerVariable kSlot{"DDPRUN_SLOT",
                                       "as LOCAL_RANK, but never made 0 by --virtual-local-rank"};
 inline constexpr WorkerVariable kPage{"DDPRUN_PAGE",
@@ -116,6 +119,7 @@ inline constexpr std::array kWorkerVariables{
     worker_variable::kMemoryCheckpoints,
     worker_variable::kStartReason,
     worker_variable::kTargetWorldSize,
+    worker_variable::kMemoryPartner,
     worker_variable::kSlot,
     worker_variable::kPage,
 };
@@ -133,6 +137,7 @@ struct WorkerPlace {
     int local_world_size = 1;
     int group_rank = 0;
     int group_world_size = 1;
+    std::optional<int> memory_partner;  ///< a group rank
     int role_rank = 0;
     int role_world_size = 1;
     std::string role = "default";

@@ -63,6 +63,15 @@ public:
         return value ? parse(variable, *value, min, max) : otherwise;
     }
 
+    /// As number_if_told(), but the variable may also be empty.
+    std::optional<int> number_or_none(const WorkerVariable& variable, int min, int max) {
+        const std::optional<std::string> value = lookup_(std::string(variable.key));
+        if (!value || value->empty()) {
+            return std::nullopt;
+        }
+        return parse(variable, *value, min, max);
+    }
+
     void require(bool is_right, const std::string& what) {
         if (!is_right) {
             fail(what);
@@ -106,6 +115,14 @@ void check_places(Reader& read, const WorkerEnvironment& place) {
                  fmt::format("LOCAL_RANK={} is neither 0 nor DDPRUN_SLOT={}",
                              place.local_rank.value(), place.slot.value()));
     fits("GROUP_RANK", place.group_rank, "GROUP_WORLD_SIZE", place.group_world_size);
+    if (place.memory_partner) {
+        fits("DDPRUN_MEMORY_PARTNER", *place.memory_partner, "GROUP_WORLD_SIZE",
+             place.group_world_size);
+        read.require(*place.memory_partner != place.group_rank,
+                     fmt::format("DDPRUN_MEMORY_PARTNER={} is GROUP_RANK itself; a node's second "
+                                 "copy is on another one",
+                                 *place.memory_partner));
+    }
     read.require(place.target_world_size >= place.world_size,
                  fmt::format("DDPRUN_TARGET_WORLD_SIZE={} is less than WORLD_SIZE={}",
                              place.target_world_size, place.world_size));
@@ -149,6 +166,7 @@ Result<WorkerEnvironment> read_environment(const Lookup& lookup) {
     place.start_reason = read.own_text(var::kStartReason);
     place.target_world_size =
         read.number_if_told(var::kTargetWorldSize, 1, kWorldMax, place.world_size);
+    place.memory_partner = read.number_or_none(var::kMemoryPartner, 0, kWorldMax);
     place.slot = LocalRank(read.own_number(var::kSlot, 0, kWorldMax, place.local_rank.value()));
     place.page = read.own_text(var::kPage);
     check_places(read, place);
