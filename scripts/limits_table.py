@@ -13,7 +13,7 @@ from made_files import Unreadable, main, read
 
 # Code that training programs link has limits of its own.
 SOURCES = ("base/limits.hpp", "base/watch_limits.hpp", "base/read_ahead_limits.hpp",
-           "base/log_limits.hpp", "base/runtime_limits.hpp")
+           "base/log_limits.hpp", "base/runtime_limits.hpp", "base/memory_limits.hpp")
 DOCUMENT = "docs/limits.md"
 INTRODUCTION = f"""# Limits
 
@@ -22,7 +22,8 @@ Every queue, message, loop and wait has a bound. Each is a field of `Limits`
 ([{SOURCES[1]}](../{SOURCES[1]})), of reading checkpoints ahead of `ReadAheadLimits`
 ([{SOURCES[2]}](../{SOURCES[2]})), of logs that cannot be written of `LogLimits`
 ([{SOURCES[3]}](../{SOURCES[3]})), of the worker runtime of `RuntimeLimits`
-([{SOURCES[4]}](../{SOURCES[4]})); this table is made from them by
+([{SOURCES[4]}](../{SOURCES[4]})), of checkpoints in memory of `MemoryLimits`
+([{SOURCES[5]}](../{SOURCES[5]})); this table is made from them by
 `scripts/limits_table.py --write`.
 """
 FIELD = re.compile(r"\s*(?P<type>[\w:]+) (?P<name>\w+)\s*(?:=\s*(?P<value>[^;]+)|"
@@ -52,7 +53,7 @@ def text_of(kind, name, what, number):
 
 def read_limits(header):
     """[(section, [(name, value, what)])] in the order of the header."""
-    body = re.search(r"^struct (?:Runtime|Watch|ReadAhead|Log)?Limits \{\n(.*?)^\};", header,
+    body = re.search(r"^struct (?:Runtime|Watch|ReadAhead|Log|Memory)?Limits \{\n(.*?)^\};", header,
                      re.DOTALL | re.MULTILINE)
     if not body:
         raise Unreadable("no struct of limits")

@@ -283,7 +283,7 @@ def check_documented(source):
     wanted = {"base/error.hpp": (r"enum class ErrorCode\s*\{", r"^\s*(\w+)\s*[,=]"),
               "base/limits.hpp": limits, "base/watch_limits.hpp": limits,
               "base/read_ahead_limits.hpp": limits, "base/log_limits.hpp": limits,
-              "base/runtime_limits.hpp": limits}
+              "base/runtime_limits.hpp": limits, "base/memory_limits.hpp": limits}
     if source.path not in wanted:
         return
     opening, field = wanted[source.path]

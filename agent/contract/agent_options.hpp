@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent/contract/drain_sources.hpp"
+#include "agent/contract/memory_options.hpp"
 #include "agent/contract/notify_target.hpp"
 #include "agent/contract/output_options.hpp"
 #include "agent/contract/supervisor_options.hpp"
@@ -20,6 +21,7 @@ namespace ddprun::agent {
 struct AgentOptions {
     SupervisorOptions supervisor;
     OutputOptions output;
+    MemoryOptions memory;
     WarmOptions warm;              ///< neither modules nor learns: all start cold
     std::uint16_t store_port = 0;  ///< fixed port of all stores; 0: the kernel chooses each
     std::vector<int> signals_to_handle = {SIGTERM, SIGINT, SIGHUP,

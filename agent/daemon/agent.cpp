@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -77,6 +78,13 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, KeeperOptions ke
       signals_(io, [this](int signal) { be_signalled(signal); }),
       workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
       window_signals_(io, [this](int /*signal*/) { follow_window(); }) {
+    if (options_.memory.bytes_max) {
+        memory_.emplace(
+            io, std::exchange(options_.memory, {}), options_.supervisor.identity.job,
+            /*has_partners=*/false,
+            MemoryProgram::Events{.say = [this](const std::string& line) { say(line); },
+                                  .on_child = [this](int pid) { exclude_from_sweeps(pid); }});
+    }
     if (options_.notify) {
         const rdzv::Join& identity = options_.supervisor.identity;
         notifier_.emplace(
@@ -476,6 +484,7 @@ void Agent::start_workers(StartWorkers start) {
     const Rank base_rank = start.base_rank;
     const int world_size = start.world_size;
     helpers_.begin_generation();
+    offer_memory(start);
     if (start.relayed_store) {
         store_.relay(start);
     }
@@ -504,6 +513,22 @@ void Agent::start_workers(StartWorkers start) {
     }
     generation_->await_folders(std::move(pipes));
     output_->when_ready([this, number] { spawn(number); });
+}
+
+void Agent::offer_memory(StartWorkers& start) {
+    if (!memory_ || start.workers.empty()) {
+        return;
+    }
+    const Environment& variables = start.workers.front().environment;
+    const auto address = std::ranges::find(variables, worker_variable::kLocalAddress.key,
+                                           &Environment::value_type::first);
+    const std::string socket =
+        memory_->begin_generation(address == variables.end() ? std::string() : address->second);
+    if (!socket.empty()) {
+        for (WorkerSpec& worker : start.workers) {
+            worker.environment.emplace_back(worker_variable::kMemoryCheckpoints.key, socket);
+        }
+    }
 }
 
 void Agent::spawn(Generation number) {
@@ -620,6 +645,9 @@ void Agent::end(int code, const std::string& why) {
     inputs_.clear();
     timer_.set(std::nullopt);
     helpers_.stop();
+    if (memory_) {
+        memory_->stop();
+    }
     notices_.stop();
     if (relay_) {
         relay_->end();

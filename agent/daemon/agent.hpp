@@ -19,6 +19,7 @@
 #include "agent/daemon/terminal_relay.hpp"
 #include "agent/daemon/warm_start.hpp"
 #include "agent/helpers/helper_programs.hpp"
+#include "agent/helpers/memory_program.hpp"
 #include "agent/notices/drain_notices.hpp"
 #include "agent/notify/notifier.hpp"
 #include "agent/output/worker_output.hpp"
@@ -72,6 +73,7 @@ private:
     void run_prepare(const RunPrepare& effect);
     void open_store(const std::string& host);
     void start_workers(StartWorkers start);
+    void offer_memory(StartWorkers& start);
     void spawn(Generation number);
     void start_worker(Generation number, const WorkerSpec& worker, OutputPipes own);
     void signal_workers(const SignalWorkers& effect);
@@ -104,6 +106,7 @@ private:
     std::unique_ptr<KeeperHandle> keeper_;  ///< of the generation that lives here
     std::optional<WarmStart> warm_;         ///< as supervisor_
     HelperPrograms helpers_;
+    std::optional<MemoryProgram> memory_;  ///< none: no checkpoint is kept in memory
     PrepareOutput prepare_output_;
     DrainNotices notices_;
     std::optional<Notifier> notifier_;  ///< none: --notify names no target

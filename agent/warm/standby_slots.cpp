@@ -33,6 +33,7 @@ constexpr std::array kOfGeneration{
     worker_variable::kUseAgentStore.key,
     worker_variable::kGeneration.key,
     worker_variable::kLocalAddress.key,
+    worker_variable::kMemoryCheckpoints.key,
     worker_variable::kStartReason.key,
     worker_variable::kTargetWorldSize.key,
     worker_variable::kPage.key,

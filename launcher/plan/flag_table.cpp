@@ -17,6 +17,9 @@ constexpr int kBudgetMax = 1'000'000;
 /// One read of a worker's pipe.
 constexpr std::uint64_t kLogFileBytesMin = std::uint64_t{64} << 10;
 
+/// A manifest and some tensors.
+constexpr std::uint64_t kMemoryBytesMin = std::uint64_t{1} << 20;
+
 constexpr std::array kGrows = {std::pair{"auto", true}, std::pair{"never", false}};
 constexpr std::array kFolds = {std::pair{"auto", true}, std::pair{"off", false}};
 constexpr std::array kPrefixes = {std::pair{"auto", PrefixMode::Auto},
@@ -576,6 +579,14 @@ constexpr std::array kFlags = {
          .group = Group::Other,
          .help = "of all standbys of this node together",
          .fill = fill::bytes<0, &LaunchPlan::agent, &Agent::warm, &agent::WarmOptions::memory_max>},
+    /// | bytes: `8G` | ours: the newest checkpoint of the workers of this node stays in so much
+    /// memory, beside the one on the disk, and survives the workers
+    Flag{.name = "memory-checkpoints",
+         .placeholder = "SIZE",
+         .group = Group::Other,
+         .help = "keep the newest checkpoint in SIZE of this node's memory",
+         .fill = fill::bytes<kMemoryBytesMin, &LaunchPlan::agent, &Agent::memory,
+                             &agent::MemoryOptions::bytes_max>},
     /// | a command for `/bin/sh`, `job:` before it: one node runs it for all | ours: run before the
     /// first workers of each node, outside every time-out: [preparing](preparing.md)
     Flag{.name = "prepare",

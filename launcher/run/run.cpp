@@ -166,6 +166,7 @@ private:
                 return secret.error();
             }
             options.secret = *secret;
+            secret_ = *secret;
             secret_to_remove_ = plan_.removes_secret ? plan_.secret_file : "";
         }
         if (plan_.tls.is_on()) {
@@ -289,7 +290,9 @@ private:
         }
         notes_.insert(notes_.end(), plan_.warnings.begin(), plan_.warnings.end());
         notes_.insert(notes_.end(), plan_.notes.begin(), plan_.notes.end());
-        return options_of_agent(plan_, facts, saved_, limits_);
+        agent::AgentOptions options = options_of_agent(plan_, facts, saved_, limits_);
+        options.memory.secret = secret_;
+        return options;
     }
 
     agent::KeeperOptions keeper_options() const {
@@ -386,8 +389,9 @@ private:
     std::string keeper_path_;
     std::string preload_path_;
     std::string state_folder_;
-    std::string log_root_;          ///< of this run; empty: there are no logs
-    std::string secret_to_remove_;  ///< at the end; empty: none
+    std::string log_root_;                   ///< of this run; empty: there are no logs
+    std::optional<rdzv::JobSecret> secret_;  ///< none: --insecure, or no other node
+    std::string secret_to_remove_;           ///< at the end; empty: none
     std::vector<std::string> notes_;
     std::vector<std::string> said_;  ///< about the endpoint: a handful
     std::string last_problem_;       ///< of starting a daemon

@@ -83,6 +83,9 @@ class Document(unittest.TestCase):
             logs = os.path.join(root, "base", "log_limits.hpp")
             with open(logs, "w", encoding="utf-8") as file:
                 file.write("struct LogLimits {\n    // E.\n    int e = 1;  ///< e\n};\n")
+            memory = os.path.join(root, "base", "memory_limits.hpp")
+            with open(memory, "w", encoding="utf-8") as file:
+                file.write("struct MemoryLimits {\n    // F.\n    int f = 1;  ///< f\n};\n")
             for script in ("limits_table.py", "made_files.py"):
                 shutil.copy(os.path.join(ROOT, "scripts", script), os.path.join(root, "scripts"))
             header = os.path.join(root, "base", "limits.hpp")

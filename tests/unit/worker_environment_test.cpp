@@ -29,6 +29,7 @@ WorkerPlace fifth_of_eight() {
     place.role = "trainer";
     place.store = StoreAddress{"10.0.0.9", 29511};
     place.local_address = "10.0.0.2";
+    place.memory_checkpoints = "@0001f";
     place.start_reason = "rank 3 on gpu-07 exited with code 1";
     place.page = "/proc/4711/fd/9";
     place.restart_count = 1;
@@ -77,6 +78,7 @@ TEST_CASE("the worker environment is torchrun's, word for word") {
         {"DDPRUN_GENERATION", "3"},
         {"DDPRUN_NODE_ID", "node-b"},
         {"DDPRUN_LOCAL_ADDR", "10.0.0.2"},
+        {"DDPRUN_MEMORY_CHECKPOINTS", "@0001f"},
         {"DDPRUN_START_REASON", "rank 3 on gpu-07 exited with code 1"},
         {"DDPRUN_TARGET_WORLD_SIZE", "16"},
         {"DDPRUN_MEMORY_PARTNER", "0"},

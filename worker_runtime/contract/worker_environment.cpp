@@ -42,6 +42,7 @@ Environment worker_environment(const WorkerPlace& place) {
     add(var::kGeneration, place.generation.value());
     add(var::kNodeId, place.node.value());
     add(var::kLocalAddress, place.local_address);
+    add_if(!place.memory_checkpoints.empty(), var::kMemoryCheckpoints, place.memory_checkpoints);
     add(var::kStartReason, place.start_reason);
     add(var::kTargetWorldSize, place.target_world_size);
     add(var::kMemoryPartner,

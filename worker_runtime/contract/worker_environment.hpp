@@ -64,6 +64,10 @@ inline constexpr WorkerVariable kGeneration{"DDPRUN_GENERATION",
 inline constexpr WorkerVariable kNodeId{"DDPRUN_NODE_ID", "identity of this node"};
 inline constexpr WorkerVariable kLocalAddress{"DDPRUN_LOCAL_ADDR",
                                               "this node's address towards the others"};
+inline constexpr WorkerVariable kMemoryCheckpoints{
+    "DDPRUN_MEMORY_CHECKPOINTS",
+    "socket of the program that keeps checkpoints in memory, @ and an abstract name, with "
+    "--memory-checkpoints"};
 inline constexpr WorkerVariable kStartReason{"DDPRUN_START_REASON",
                                              "why this generation started; empty: the first"};
 inline constexpr WorkerVariable kTargetWorldSize{
@@ -112,6 +116,7 @@ inline constexpr std::array kWorkerVariables{
     worker_variable::kGeneration,
     worker_variable::kNodeId,
     worker_variable::kLocalAddress,
+    worker_variable::kMemoryCheckpoints,
     worker_variable::kStartReason,
     worker_variable::kTargetWorldSize,
     worker_variable::kMemoryPartner,
@@ -139,8 +144,9 @@ struct WorkerPlace {
     StoreAddress store;
     bool is_store_of_rank_0 = false;  ///< its worker serves it, no agent
     std::string local_address;
-    std::string start_reason;  ///< empty: the first generation
-    std::string page;          ///< empty: none could be made
+    std::string memory_checkpoints;  ///< empty: none, or the agent adds it
+    std::string start_reason;        ///< empty: the first generation
+    std::string page;                ///< empty: none could be made
     int restart_count = 0;
     int max_restarts = 0;
     std::string error_file;                      ///< empty: none

@@ -1,0 +1,554 @@
+// ddprun-memory as ddprun starts it, asked by clients in place of workers. The programs and the
+// clients are real; only the loop of ddprun runs when a test needs it.
+
+#include "agent/helpers/memory_program.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <fmt/format.h>
+
+#include "tests/support/catch.hpp"
+#include "worker_runtime/checkpoint/hashing.hpp"
+#include "worker_runtime/memory/protocol.hpp"
+
+using namespace ddprun;
+using agent::MemoryOptions;
+using agent::MemoryProgram;
+using worker::MemoryFile;
+using worker::MemoryReply;
+using worker::MemoryRequest;
+using worker::MemoryVerb;
+
+namespace {
+
+constexpr std::uint64_t kBytesMax = 4 << 20;
+
+/// What ddprun has of one program.
+struct Node {
+    explicit Node(MemoryOptions options = {.bytes_max = kBytesMax}, bool has_partners = false)
+        : program(io, std::move(options), JobId("job"), has_partners,
+                  {.say = [this](const std::string& line) { lines.push_back(line); },
+                   .on_child = [this](int child) { pid = child; }}) {
+        begin();
+    }
+
+    void begin() {
+        socket = program.begin_generation("127.0.0.1");
+        REQUIRE_FALSE(socket.empty());
+    }
+    /// Returns when ddprun has heard of the program's end.
+    void kill() {
+        REQUIRE(::kill(pid, SIGKILL) == 0);
+        while (lines.empty()) {
+            io.run_one();
+        }
+    }
+
+    boost::asio::io_context io;
+    std::vector<std::string> lines;
+    int pid = 0;
+    MemoryProgram program;
+    std::string socket;
+};
+
+UniqueFd connect_to(const std::string& name) {
+    UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, name.data(), name.size());
+    address.sun_path[0] = '\0';
+    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
+    auto* const generic = static_cast<sockaddr*>(static_cast<void*>(&address));
+    if (::connect(socket.get(), generic, size) != 0) {
+        socket.reset();
+    }
+    return socket;
+}
+
+MemoryFile file_of(const std::string& name, const std::string& content) {
+    return {.name = name, .size = content.size(), .xxh3_128 = worker::xxh3_128_hex(content)};
+}
+
+/// In place of a worker.
+class Client {
+public:
+    explicit Client(const Node& node) : socket_(connect_to(node.socket)) {
+        REQUIRE(socket_.is_open());
+    }
+    Client(const Node& node, int rank, std::uint64_t generation = 1) : Client(node) {
+        MemoryRequest hello;
+        hello.rank = rank;
+        hello.generation = Generation(generation);
+        endpoint_ = ask(hello).endpoint;
+    }
+
+    /// Must succeed.
+    MemoryReply ask(const MemoryRequest& request) {
+        MemoryReply reply = try_to(request);
+        if (reply.error) {
+            FAIL(reply.error->what);
+        }
+        return reply;
+    }
+    MemoryReply try_to(const MemoryRequest& request) {
+        send(encode(request));
+        return receive();
+    }
+    void send(const std::string& text) {
+        REQUIRE(worker::send_packet(socket_.get(), text, {}).has_value());
+    }
+    MemoryReply receive() {
+        Result<worker::MemoryPacket> packet = worker::receive_packet(socket_.get());
+        REQUIRE(packet.has_value());
+        files_ = std::move(packet->descriptors);
+        Result<MemoryReply> reply = worker::decode_memory_reply(packet->text);
+        REQUIRE(reply.has_value());
+        return *reply;
+    }
+    [[nodiscard]] bool is_closed() {
+        const auto packet = worker::receive_packet(socket_.get());
+        return packet.has_error() && packet.error().code == ErrorCode::ConnectionLost;
+    }
+
+    void begin(std::int64_t step, const std::string& name, const std::string& content) {
+        MemoryRequest request;
+        request.verb = MemoryVerb::Begin;
+        request.step = step;
+        request.files = {{.name = name, .size = content.size(), .xxh3_128 = {}}};
+        ask(request);
+        REQUIRE(files_.size() == 1);
+        REQUIRE(::lseek(files_[0].get(), 0, SEEK_END) == static_cast<off_t>(content.size()));
+        REQUIRE(::pwrite(files_[0].get(), content.data(), content.size(), 0) ==
+                static_cast<ssize_t>(content.size()));
+    }
+    MemoryReply finish(std::int64_t step, const std::string& name, const std::string& content) {
+        MemoryRequest request;
+        request.verb = MemoryVerb::Written;
+        request.step = step;
+        request.files = {file_of(name, content)};
+        return ask(request);
+    }
+    MemoryReply write(std::int64_t step, const std::string& name, const std::string& content) {
+        begin(step, name, content);
+        return finish(step, name, content);
+    }
+    void seal(std::int64_t step) {
+        MemoryRequest request;
+        request.verb = MemoryVerb::Seal;
+        request.step = step;
+        ask(request);
+    }
+    std::vector<worker::MemoryStep> list() {
+        MemoryRequest request;
+        request.verb = MemoryVerb::List;
+        return ask(request).steps;
+    }
+    /// The content of a file that was opened; none: it is not here.
+    std::optional<std::string> read(std::int64_t step, const std::string& name,
+                                    std::uint64_t generation = 1) {
+        MemoryRequest request;
+        request.verb = MemoryVerb::Open;
+        request.generation = Generation(generation);
+        request.step = step;
+        request.files = {{.name = name}};
+        const MemoryReply reply = try_to(request);
+        if (reply.error) {
+            CHECK(reply.error->code == ErrorCode::NotFound);
+            return std::nullopt;
+        }
+        REQUIRE(files_.size() == 1);
+        std::string content(static_cast<std::size_t>(::lseek(files_[0].get(), 0, SEEK_END)), ' ');
+        REQUIRE(::pread(files_[0].get(), content.data(), content.size(), 0) ==
+                static_cast<ssize_t>(content.size()));
+        return content;
+    }
+
+    [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
+    [[nodiscard]] const std::vector<UniqueFd>& files() const { return files_; }
+
+private:
+    UniqueFd socket_;
+    std::string endpoint_;
+    std::vector<UniqueFd> files_;
+};
+
+}  // namespace
+
+TEST_CASE("a checkpoint that is written and sealed outlives its workers") {
+    const Node node;
+    {
+        Client worker(node, 0);
+        (void)worker.write(5, "model.safetensors", "weights");
+        (void)worker.write(5, "manifest.json", "{}");
+        worker.seal(5);
+    }
+    Client next(node, 3, 2);
+    const auto steps = next.list();
+    REQUIRE(steps.size() == 1);
+    CHECK(steps[0].is_sealed);
+    CHECK(steps[0].step == 5);
+    CHECK(steps[0].generation == Generation(1));
+    CHECK(steps[0].files ==
+          std::vector{file_of("manifest.json", "{}"), file_of("model.safetensors", "weights")});
+    CHECK(next.read(5, "model.safetensors") == "weights");
+    CHECK(next.endpoint().empty());
+}
+
+TEST_CASE("a worker that dies while it writes leaves what it had written before") {
+    const Node node;
+    {
+        Client worker(node, 0);
+        (void)worker.write(1, "old", "1");
+        worker.seal(1);
+        (void)worker.write(2, "done", "2");
+        worker.begin(2, "torn", "3");
+    }
+    Client next(node, 0, 2);
+    const auto steps = next.list();
+    REQUIRE(steps.size() == 2);
+    CHECK(steps[0].is_sealed);
+    CHECK_FALSE(steps[1].is_sealed);
+    CHECK(steps[1].files == std::vector{file_of("done", "2")});
+    CHECK_FALSE(next.read(2, "torn").has_value());
+}
+
+TEST_CASE("a reader cannot write, and no reader sees another step's bytes") {
+    const Node node;
+    Client worker(node, 0);
+    (void)worker.write(1, "model", "first!");
+    worker.seal(1);
+    Client reader(node, 1);
+    REQUIRE(reader.read(1, "model") == "first!");
+    const int descriptor = reader.files()[0].get();
+    CHECK(::pwrite(descriptor, "x", 1, 0) < 0);
+    CHECK(::mmap(nullptr, 1, PROT_WRITE, MAP_SHARED, descriptor, 0) == MAP_FAILED);
+    for (std::int64_t step = 2; step < 5; ++step) {
+        (void)worker.write(step, "model", "later!");
+        worker.seal(step);
+    }
+    std::string content(6, ' ');
+    REQUIRE(::pread(descriptor, content.data(), content.size(), 0) == 6);
+    CHECK(content == "first!");
+}
+
+TEST_CASE("the memory of a file has its size, whatever a worker does") {
+    const Node node;
+    Client worker(node, 0);
+    worker.begin(1, "model", "weights");
+    CHECK(::ftruncate(worker.files()[0].get(), 1) != 0);
+    CHECK(::ftruncate(worker.files()[0].get(), 100) != 0);
+}
+
+TEST_CASE("the same memory serves every other step") {
+    const Node node;
+    Client worker(node, 0);
+    std::vector<ino_t> places;
+    for (std::int64_t step = 1; step < 5; ++step) {
+        worker.begin(step, "model", "weights");
+        struct stat found {};
+        REQUIRE(::fstat(worker.files()[0].get(), &found) == 0);
+        places.push_back(found.st_ino);
+        (void)worker.finish(step, "model", "weights");
+        worker.seal(step);
+    }
+    CHECK(places[0] != places[1]);
+    CHECK(places[0] == places[2]);
+    CHECK(places[1] == places[3]);
+}
+
+TEST_CASE("a begin past the bound is refused, and the sealed step stays") {
+    const Node node;
+    Client worker(node, 0);
+    (void)worker.write(1, "model", "weights");
+    worker.seal(1);
+    MemoryRequest large;
+    large.verb = MemoryVerb::Begin;
+    large.step = 2;
+    large.files = {{.name = "model", .size = kBytesMax, .xxh3_128 = {}}};
+    const MemoryReply refused = worker.try_to(large);
+    REQUIRE(refused.error.has_value());
+    CHECK(refused.error->code == ErrorCode::LimitExceeded);
+    CHECK(worker.read(1, "model") == "weights");
+}
+
+TEST_CASE("requests that are none are refused, and the worker may go on") {
+    const Node node;
+    Client stranger(node);
+    MemoryRequest list;
+    list.verb = MemoryVerb::List;
+    CHECK(stranger.try_to(list).error->code == ErrorCode::BadMessage);
+    stranger.send("no JSON");
+    CHECK(stranger.receive().error->code == ErrorCode::BadMessage);
+    CHECK_FALSE(stranger.try_to(MemoryRequest()).error.has_value());
+    CHECK(stranger.try_to(MemoryRequest()).error->code == ErrorCode::BadMessage);
+    MemoryRequest empty;
+    empty.verb = MemoryVerb::Begin;
+    CHECK(stranger.try_to(empty).error->code == ErrorCode::BadMessage);
+    empty.verb = MemoryVerb::Open;
+    CHECK(stranger.try_to(empty).error->code == ErrorCode::BadMessage);
+    empty.verb = MemoryVerb::Fetch;
+    CHECK(stranger.try_to(empty).error->code == ErrorCode::BadMessage);
+    empty.files = {file_of("a", "b")};
+    empty.endpoint = "127.0.0.1:1";
+    CHECK(stranger.try_to(empty).error->code == ErrorCode::Refused);
+    CHECK_FALSE(stranger.try_to(list).error.has_value());
+}
+
+TEST_CASE("a worker of an earlier generation is refused once a later one has come") {
+    const Node node;
+    Client old(node, 0, 1);
+    Client young(node, 0, 2);
+    MemoryRequest begin;
+    begin.verb = MemoryVerb::Begin;
+    begin.files = {{.name = "a", .size = 1, .xxh3_128 = {}}};
+    CHECK(old.try_to(begin).error->code == ErrorCode::Refused);
+    CHECK_FALSE(young.try_to(begin).error.has_value());
+}
+
+TEST_CASE("when the program has died no worker waits, and the next generation has a new one") {
+    Node node;
+    Client worker(node, 0);
+    node.kill();
+    CHECK(worker.is_closed());
+    CHECK_FALSE(connect_to(node.socket).is_open());
+    REQUIRE(node.lines.size() == 1);
+    CHECK(node.lines[0].find("ddprun-memory was killed by SIGKILL") != std::string::npos);
+    node.begin();
+    Client next(node, 0, 2);
+    CHECK(next.list().empty());
+}
+
+TEST_CASE("the program ends with ddprun") {
+    Node node;
+    Client worker(node, 0);
+    node.program.stop();
+    CHECK(worker.is_closed());
+}
+
+TEST_CASE("the secret is neither in the arguments nor in the environment of the program") {
+    rdzv::JobSecret::Bytes bytes{};
+    bytes.fill(0xab);
+    const Node node(
+        MemoryOptions{.bytes_max = kBytesMax, .secret = rdzv::JobSecret(bytes, "a file")}, true);
+    Client worker(node, 0);  // it has its settings now
+    for (const char* const file : {"cmdline", "environ"}) {
+        const std::string path = fmt::format("/proc/{}/{}", node.pid, file);
+        const UniqueFd shown(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+        REQUIRE(shown.is_open());
+        std::string text(1 << 20, '\0');
+        const ssize_t size = ::read(shown.get(), text.data(), text.size());
+        REQUIRE(size > 0);
+        text.resize(static_cast<std::size_t>(size));
+        CHECK(text.find("abababab") == std::string::npos);
+        CHECK(text.find("\xab\xab\xab\xab") == std::string::npos);
+    }
+}
+
+// ------------------------------------------------------------------------------------- partners
+
+namespace {
+
+MemoryOptions with_secret(unsigned char byte) {
+    rdzv::JobSecret::Bytes bytes{};
+    bytes.fill(byte);
+    return {.bytes_max = std::uint64_t{64} << 20, .secret = rdzv::JobSecret(bytes, "a file")};
+}
+
+void make_partner(Client& worker, const std::string& endpoint) {
+    MemoryRequest request;
+    request.verb = MemoryVerb::Partner;
+    request.endpoint = endpoint;
+    worker.ask(request);
+}
+
+MemoryRequest fetch_of(std::int64_t step, const std::string& name, const std::string& content,
+                       const std::string& endpoint) {
+    MemoryRequest request;
+    request.verb = MemoryVerb::Fetch;
+    request.generation = Generation(1);
+    request.step = step;
+    request.files = {file_of(name, content)};
+    request.endpoint = endpoint;
+    return request;
+}
+
+/// More than a window of pieces, and no whole number of them.
+std::string large_content() {
+    std::string content((std::size_t{5} << 20) + 4321, '\0');
+    for (std::size_t i = 0; i < content.size(); ++i) {
+        content[i] = static_cast<char>(i * 2654435761U >> 13);
+    }
+    return content;
+}
+
+}  // namespace
+
+TEST_CASE("a copy outlives the node that wrote it, and a third node fetches it") {
+    Node first(with_secret(1), true);
+    const Node second(with_secret(1), true);
+    const Node third(with_secret(1), true);
+    const std::string content = large_content();
+    Client partner(second, 4);
+    {
+        Client worker(first, 0);
+        REQUIRE_FALSE(worker.endpoint().empty());
+        make_partner(worker, partner.endpoint());
+        CHECK(worker.write(7, "model", content).note.empty());
+        CHECK(worker.write(7, "empty", "").note.empty());
+        CHECK(worker.write(7, "manifest.json", "{}").note.empty());
+        worker.seal(7);
+    }
+    first.kill();
+    partner.seal(7);
+    CHECK(partner.read(7, "model") == content);
+    CHECK(partner.read(7, "empty") == "");
+    Client replacement(third, 0, 2);
+    replacement.ask(fetch_of(7, "model", content, partner.endpoint()));
+    CHECK(replacement.read(7, "model") == content);
+    // Here already: nobody is asked.
+    replacement.ask(fetch_of(7, "model", content, "127.0.0.1:1"));
+}
+
+TEST_CASE("many ranks have their files copied at the same time") {
+    const Node first(with_secret(1), true);
+    const Node second(with_secret(1), true);
+    Client partner(second, 9);
+    const std::string content = large_content();
+    std::vector<std::unique_ptr<Client>> workers;
+    for (int rank = 0; rank < 4; ++rank) {
+        workers.push_back(std::make_unique<Client>(first, rank));
+        make_partner(*workers.back(), partner.endpoint());
+        workers.back()->begin(1, fmt::format("model-{}", rank), content);
+    }
+    for (int rank = 0; rank < 4; ++rank) {
+        MemoryRequest written;
+        written.verb = MemoryVerb::Written;
+        written.step = 1;
+        written.files = {file_of(fmt::format("model-{}", rank), content)};
+        workers[static_cast<std::size_t>(rank)]->send(encode(written));
+    }
+    for (int rank = 0; rank < 4; ++rank) {
+        const MemoryReply reply = workers[static_cast<std::size_t>(rank)]->receive();
+        CHECK_FALSE(reply.error.has_value());
+        CHECK(reply.note.empty());
+        CHECK(partner.read(1, fmt::format("model-{}", rank)) == content);
+    }
+}
+
+TEST_CASE("a program with another secret gets and gives nothing") {
+    const Node ours(with_secret(1), true);
+    const Node other(with_secret(2), true);
+    Client stranger(other, 0);
+    Client worker(ours, 0);
+    make_partner(worker, stranger.endpoint());
+    const MemoryReply written = worker.write(1, "model", "weights");
+    CHECK(written.note.find("its secret is not that of this node") != std::string::npos);
+    CHECK(worker.read(1, "model") == "weights");
+    CHECK(stranger.list().empty());
+    const MemoryReply refused = stranger.try_to(fetch_of(1, "model", "weights", worker.endpoint()));
+    REQUIRE(refused.error.has_value());
+    CHECK(refused.error->code == ErrorCode::ConnectionLost);
+}
+
+TEST_CASE("a partner that is not there costs a note, and the step counts") {
+    const Node node(with_secret(1), true);
+    Node gone(with_secret(1), true);
+    std::string endpoint;
+    {
+        Client partner(gone, 1);
+        endpoint = partner.endpoint();
+    }
+    gone.kill();
+    Client worker(node, 0);
+    for (const std::string& partner : {endpoint, std::string("no endpoint")}) {
+        make_partner(worker, partner);
+        CHECK(worker.write(1, "model", "weights").note.find("has no copy") != std::string::npos);
+    }
+    worker.seal(1);
+    CHECK(worker.list().front().is_sealed);
+}
+
+TEST_CASE("a partner without room has no copy, and says why") {
+    const Node node(with_secret(1), true);
+    MemoryOptions little = with_secret(1);
+    little.bytes_max = 3;
+    const Node full(little, true);
+    const Client partner(full, 1);
+    Client worker(node, 0);
+    make_partner(worker, partner.endpoint());
+    CHECK(worker.write(1, "model", "weights").note.find("--memory-checkpoints") !=
+          std::string::npos);
+}
+
+TEST_CASE("a partner that dies while it copies costs a note, and a new one is used at once") {
+    const Node node(with_secret(1), true);
+    Node second(with_secret(1), true);
+    Client worker(node, 0);
+    {
+        const Client partner(second, 1);
+        make_partner(worker, partner.endpoint());
+    }
+    // Stopped, it takes the connection and answers nothing: then it is killed with the copy begun.
+    worker.begin(1, "model", large_content());
+    REQUIRE(::kill(second.pid, SIGSTOP) == 0);
+    MemoryRequest written;
+    written.verb = MemoryVerb::Written;
+    written.step = 1;
+    written.files = {file_of("model", large_content())};
+    worker.send(encode(written));
+    second.kill();
+    const MemoryReply reply = worker.receive();
+    CHECK_FALSE(reply.error.has_value());
+    CHECK(reply.note.find("has no copy") != std::string::npos);
+    second.begin();
+    Client again(second, 1);
+    make_partner(worker, again.endpoint());
+    CHECK(worker.write(1, "manifest.json", "{}").note.empty());
+}
+
+TEST_CASE("what is not there, or has another checksum, is not fetched") {
+    const Node first(with_secret(1), true);
+    const Node second(with_secret(1), true);
+    Client worker(first, 0);
+    (void)worker.write(1, "model", "weights");
+    Client reader(second, 0);
+    CHECK(reader.try_to(fetch_of(2, "model", "weights", worker.endpoint())).error->code ==
+          ErrorCode::NotFound);
+    CHECK(reader.try_to(fetch_of(1, "model", "Weights", worker.endpoint())).error->code ==
+          ErrorCode::BadMessage);
+    CHECK(reader.try_to(fetch_of(1, "model", "weights!", worker.endpoint())).error->code ==
+          ErrorCode::NotFound);
+    CHECK(reader.list().empty());
+    reader.ask(fetch_of(1, "model", "weights", worker.endpoint()));
+    CHECK(reader.read(1, "model") == "weights");
+}
+
+TEST_CASE("workers of one node that fetch the same file all get it") {
+    const Node first(with_secret(1), true);
+    const Node second(with_secret(1), true);
+    const std::string content = large_content();
+    Client worker(first, 0);
+    (void)worker.write(1, "model", content);
+    Client left(second, 0);
+    Client right(second, 1);
+    left.send(encode(fetch_of(1, "model", content, worker.endpoint())));
+    right.send(encode(fetch_of(1, "model", content, worker.endpoint())));
+    CHECK_FALSE(left.receive().error.has_value());
+    CHECK_FALSE(right.receive().error.has_value());
+    CHECK(right.read(1, "model") == content);
+}
