@@ -169,10 +169,18 @@ void WorkerServer::serve(SessionId id, const MemoryRequest& request) {
 }
 
 void WorkerServer::greet(SessionId id, const MemoryRequest& request) {
+    if (series_ && *series_ != request.series) {
+        reply(id, Error{ErrorCode::Refused,
+                        fmt::format("the checkpoints of {} are in memory; those of {} go to the "
+                                    "disk",
+                                    *series_, request.series)});
+        return;
+    }
     if (const Result<void> greeted = kept_.shelf.greet(request.generation); !greeted) {
         reply(id, greeted);
         return;
     }
+    series_ = request.series;
     Session& session = sessions_.at(id);
     session.is_greeted = true;
     session.owner.rank = Rank(request.rank);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -84,6 +85,7 @@ private:
     boost::asio::steady_timer pause_;  ///< of accepting, when no descriptor is left
     KeptCheckpoints& kept_;
     const OtherNodes others_;
+    std::optional<std::string> series_;  ///< the only one that is kept: that of the first worker
     std::map<SessionId, Session> sessions_;
     SessionId last_session_ = 0;
 };
