@@ -267,3 +267,10 @@ TEST_CASE("random states of another size are refused before anything is changed"
         peers.ranks[0]->wait_for_line("^refused: "),
         Catch::Contains("random.cpu is Byte [1, 5], states of this program have 5056 bytes"));
 }
+
+TEST_CASE("ranks wait for a slow writer longer than for a collective") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    SavePeers(cluster, 2, {"slow_writer", dir}).require_exits(0);
+    CHECK(names_in(dir) == Names{"step-000000000001"});
+}

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "base/runtime_limits.hpp"
 #include "worker_runtime/comm/texts.hpp"
 #include "worker_runtime/state/dtype_names.hpp"
 
@@ -298,6 +299,8 @@ Result<void> write_together(ProcessGroup& group, const std::string& dir,
     const std::int64_t step = share.info.step;
     const auto failed = [&](const Error& why) { return not_written(dir, step, why); };
     const bool is_leader = group.rank() == 0;
+    // Ranks wait in collectives for the one that writes longest.
+    const ProcessGroup::LongerWait longer(group, RuntimeLimits{}.save_wait);
     Result<std::string> begun = std::string();
     if (is_leader) {
         const Result<PartialCheckpoint> partial = begin_checkpoint(dir, step, share.all_bytes);
