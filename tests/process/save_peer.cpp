@@ -476,6 +476,19 @@ int wrong_random(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// other_folder DIR: DIR is another folder on each rank; rank 1's is missing.
+int other_folder(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    std::int64_t step = 7;
+    TrainingState state;
+    state.add("step", step);
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    const auto refused = checkpoints.resume(state);
+    require(!refused, "it was taken");
+    say("refused: " + refused.error().what);
+    return worker.finish();
+}
+
 /// slow_writer DIR: publishing takes longer than a collective may.
 int slow_writer(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = must(worker.process_group());
@@ -531,6 +544,7 @@ int main(int argc, char** argv) {
         {"memory", memory},
         {"no_memory", no_memory},
         {"one_cannot_write", one_cannot_write},
+        {"other_folder", other_folder},
         {"other_parameters", other_parameters},
         {"other_states", other_states},
         {"part_fails", part_fails},

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/runtime_limits.hpp"
-#include "worker_runtime/comm/texts.hpp"
+#include "worker_runtime/comm/votes.hpp"
 #include "worker_runtime/state/dtype_names.hpp"
 
 namespace ddprun::worker {
@@ -84,34 +84,6 @@ Error of_rank_0(const Error& why) {
     return {why.code, "rank 0: " + why.what};
 }
 
-/// The outcome of a rank's work, as the ranks send it to each other.
-std::string text_of(const Result<std::string>& outcome) {
-    nlohmann::json text;
-    if (outcome) {
-        text["done"] = *outcome;
-    } else {
-        text["code"] = static_cast<int>(outcome.error().code);
-        text["what"] = outcome.error().what;
-    }
-    // A path may be no UTF-8.
-    return text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-/// Its inverse, for a text of this program's own.
-Result<std::string> outcome_of(const std::string& text) {
-    const nlohmann::json json = nlohmann::json::parse(text);
-    if (json.contains("done")) {
-        return json["done"].get<std::string>();
-    }
-    return Error{static_cast<ErrorCode>(json["code"].get<int>()), json["what"].get<std::string>()};
-}
-
-/// Rank 0's outcome, on every rank.
-Result<std::string> from_rank_0(ProcessGroup& group, const Result<std::string>& own) {
-    const Result<std::string> text = broadcast_text(group, text_of(own));
-    return text ? outcome_of(*text) : text;
-}
-
 /// The files and the parts of tensors in them, as JSON.
 Result<std::string> write_files(const PartialCheckpoint& partial, const CheckpointShare& share) {
     nlohmann::json files = nlohmann::json::array();
@@ -134,25 +106,6 @@ Result<std::string> write_files(const PartialCheckpoint& partial, const Checkpoi
         }
     }
     return nlohmann::json{{"files", files}, {"parts", parts}}.dump();
-}
-
-/// The texts of write_files() of all ranks, by rank; the error of the first rank that has one.
-Result<std::vector<std::string>> gather_written(ProcessGroup& group,
-                                                const Result<std::string>& own) {
-    const Result<std::vector<std::string>> texts = gather_texts(group, text_of(own));
-    if (!texts) {
-        return texts.error();
-    }
-    std::vector<std::string> all;
-    for (std::size_t rank = 0; rank < texts->size(); ++rank) {
-        Result<std::string> written = outcome_of((*texts)[rank]);
-        if (!written) {
-            return Error{written.error().code,
-                         fmt::format("rank {}: {}", rank, written.error().what)};
-        }
-        all.push_back(*std::move(written));
-    }
-    return all;
 }
 
 using PartsByName = std::map<std::string, std::vector<RankPart>>;
@@ -315,7 +268,7 @@ Result<void> write_together(ProcessGroup& group, const std::string& dir,
     }
     const PartialCheckpoint partial{.dir = dir, .name = *name, .step = step};
     const Result<std::vector<std::string>> written =
-        gather_written(group, write_files(partial, share));
+        gather_results(group, write_files(partial, share));
     Result<std::string> published = std::string();
     if (is_leader && written) {
         published = finish(partial, share, *written, options);
