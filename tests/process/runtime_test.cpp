@@ -302,23 +302,22 @@ TEST_CASE("a damaged checkpoint is passed over by all ranks, with one line that 
     CHECK(peers.ranks[1]->count_lines("passes over") == 0);
 }
 
-TEST_CASE("a checkpoint that one rank cannot see is passed over by all") {
+TEST_CASE("a rank that sees another folder of checkpoints is refused before the first step") {
     Cluster cluster;
     const std::string shared = cluster.dir() / "checkpoints";
     (void)train(cluster, 2, shared, 4, 4);
-    (void)train(cluster, 2, shared, 8, 8);
-    // Each rank sees the folder through its own link; rank 1's lacks the newest.
-    const std::string lacking = cluster.dir() / "lacking";
-    std::filesystem::copy(shared, lacking, std::filesystem::copy_options::recursive);
-    std::filesystem::remove_all(newest(lacking));
+    // Each rank sees the folder through its own link; rank 1's leads to a copy.
+    const std::string copy = cluster.dir() / "copy";
+    std::filesystem::copy(shared, copy, std::filesystem::copy_options::recursive);
     const std::string by_rank = cluster.dir() / "by-rank";
     std::filesystem::create_directory(by_rank);
     std::filesystem::create_symlink(shared, by_rank + "/0");
-    std::filesystem::create_symlink(lacking, by_rank + "/1");
+    std::filesystem::create_symlink(copy, by_rank + "/1");
     Peers peers(cluster, 2, {"checkpoint", by_rank + "/{rank}", "4", "6"}, 3);
-    peers.require_exits(0);
-    (void)peers.lines("^resumed 4$");
-    CHECK_THAT(peers.ranks[1]->wait_for_line("passes over"), Catch::Contains("rank 1"));
+    peers.require_exits(4);
+    for (const std::string& line : peers.lines("^refused: ")) {
+        CHECK_THAT(line, Catch::Contains("rank 1: node ") && Catch::Contains(by_rank + "/1"));
+    }
 }
 
 TEST_CASE("with no valid checkpoint left nothing is trained over them") {

@@ -2,9 +2,11 @@
 // [arguments]`. Says what it sees, one line each; exits 1 with a line that starts with "wrong:"
 // when something is not as it must be.
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -17,10 +19,12 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/torch.h>
 
 #include "tests/support/rank.hpp"
 #include "worker_runtime/checkpoint/publishing.hpp"
+#include "worker_runtime/state/saving.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {
@@ -472,6 +476,39 @@ int wrong_random(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// other_folder DIR: DIR is another folder on each rank; rank 1's is missing.
+int other_folder(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    std::int64_t step = 7;
+    TrainingState state;
+    state.add("step", step);
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    const auto refused = checkpoints.resume(state);
+    require(!refused, "it was taken");
+    say("refused: " + refused.error().what);
+    return worker.finish();
+}
+
+/// slow_writer DIR: publishing takes longer than a collective may.
+int slow_writer(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = must(worker.process_group());
+    constexpr std::chrono::milliseconds kTimeout(300);
+    torch::Tensor table = torch::ones({3});
+    const ddprun::worker::CheckpointInfo info{.step = 1, .world_size = 2};
+    ddprun::worker::CollectedState state;
+    state.others["extra.table"] = {.tensor = table};
+    ddprun::worker::PublishOptions options;
+    // The only wait: no event says that a time-out that must not come has not come.
+    options.is_isolated = [kTimeout] { return ::poll(nullptr, 0, 4 * kTimeout.count()) < 0; };
+    must(group.barrier());
+    const auto gloo = group.c10d()->getBackend(c10::DeviceType::CPU);
+    gloo->setTimeout(kTimeout);
+    must(ddprun::worker::write_together(
+        group, arguments.at(0), ddprun::worker::share_of(state, info, worker.rank(), 1), options));
+    say("saved");
+    return worker.finish();
+}
+
 /// memory DIR save|load: a resume takes no more anonymous memory than the rank's own state and a
 /// tenth.
 int memory(Worker& worker, const Arguments& arguments) {
@@ -507,12 +544,14 @@ int main(int argc, char** argv) {
         {"memory", memory},
         {"no_memory", no_memory},
         {"one_cannot_write", one_cannot_write},
+        {"other_folder", other_folder},
         {"other_parameters", other_parameters},
         {"other_states", other_states},
         {"part_fails", part_fails},
         {"partial", partial},
         {"refuses", refuses},
         {"shards", shards},
+        {"slow_writer", slow_writer},
         {"spread", spread},
         {"wrong_random", wrong_random},
     };

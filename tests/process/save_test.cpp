@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/os/machine_identity.hpp"
 #include "base/rng.hpp"
 #include "tests/process/runtime_peers.hpp"
 #include "tests/support/catch.hpp"
@@ -266,4 +267,24 @@ TEST_CASE("random states of another size are refused before anything is changed"
     CHECK_THAT(
         peers.ranks[0]->wait_for_line("^refused: "),
         Catch::Contains("random.cpu is Byte [1, 5], states of this program have 5056 bytes"));
+}
+
+TEST_CASE("a node that does not see the folder is named when the training starts") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints-";
+    SavePeers peers(cluster, 2, {"other_folder", dir + "{rank}"});
+    peers.require_exits(0);
+    for (const std::string& line : peers.lines("^refused: ")) {
+        CHECK_THAT(line, Catch::Contains("rank 1: node " + host_name() + ": folder ") &&
+                             Catch::Contains(dir + "1"));
+    }
+    CHECK(names_in(dir + "0").empty());
+    CHECK_FALSE(std::filesystem::exists(dir + "1"));
+}
+
+TEST_CASE("ranks wait for a slow writer longer than for a collective") {
+    Cluster cluster;
+    const std::string dir = cluster.dir() / "checkpoints";
+    SavePeers(cluster, 2, {"slow_writer", dir}).require_exits(0);
+    CHECK(names_in(dir) == Names{"step-000000000001"});
 }

@@ -890,8 +890,8 @@ class Parts(ForkedTest):
         Shares(library, [[part(0, 2)], [part(0, 2)], [part(2, 4)]])
         with self.assertRaisesRegex(
                 ddprun.CheckpointError,
-                r'tensor "model.table": the element at \[3,0\] .* is in several of its parts: rank 1 '
-                r"has \[2,2\] at \[2,0\], rank 2 has \[3,2\] at \[3,0\]$"):
+                r'tensor "model.table": the element at \[3,0\] .* is in several of its parts: '
+                r"rank 1 has \[2,2\] at \[2,0\], rank 2 has \[3,2\] at \[3,0\]$"):
             Shares(library, [[part(0, 2)], [part(2, 2)], [part(3, 3)]])
 
 

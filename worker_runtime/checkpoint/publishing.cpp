@@ -6,8 +6,10 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <span>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -43,6 +45,12 @@ Result<void> check_space(const std::string& dir, std::uint64_t bytes) {
                                                 bytes, free));
     }
     return {};
+}
+
+Error cannot_hold(const std::string& dir, const Error& why) {
+    return {why.code, fmt::format("folder {} cannot hold checkpoints: {}; name one that every node "
+                                  "sees and this user may write",
+                                  dir, why.what)};
 }
 
 Result<ManifestFile> write_into(const PartialCheckpoint& partial, const std::string& name,
@@ -143,19 +151,28 @@ Result<void> put_durably_in_place(const PartialCheckpoint& partial, const Publis
 
 }  // namespace
 
-Result<void> check_checkpoint_folder(const std::string& dir) {
-    const auto failed = [&](const Error& why) {
-        return Error{why.code, fmt::format("folder {} cannot hold checkpoints: {}; name one that "
-                                           "this user may write",
-                                           dir, why.what)};
-    };
+Result<PartialCheckpoint> begin_probe(const std::string& dir) {
     const Result<PartialCheckpoint> partial = begin_checkpoint(dir, 0, 0);
+    return partial ? partial : Result<PartialCheckpoint>(cannot_hold(dir, partial.error()));
+}
+
+Result<void> probe(const PartialCheckpoint& partial, const std::string& name) {
+    // NFS compares the names in a folder with the server's when it is opened. Else a node that has
+    // looked for `dir` before may still miss it.
+    std::error_code unknown;
+    (void)open_folder(std::filesystem::absolute(partial.dir, unknown).parent_path());
+    const Result<ManifestFile> written = write_into(partial, name, {});
+    return written ? Result<void>() : Result<void>(cannot_hold(partial.dir, written.error()));
+}
+
+Result<void> check_checkpoint_folder(const std::string& dir) {
+    const Result<PartialCheckpoint> partial = begin_probe(dir);
     if (!partial) {
-        return failed(partial.error());
+        return partial.error();
     }
-    const Result<ManifestFile> written = write_into(*partial, std::string(kManifestName), {});
+    const Result<void> usable = probe(*partial, "probe");
     abandon(*partial);
-    return written ? Result<void>() : Result<void>(failed(written.error()));
+    return usable;
 }
 
 Result<PartialCheckpoint> begin_checkpoint(const std::string& dir, std::int64_t step,

@@ -27,10 +27,6 @@ struct PublishOptions {
     std::function<void(const std::string&)> on_warning = [](const std::string& /*text*/) {};
 };
 
-/// Leader: creates `dir` and what is missing above it, and writes and removes a file there. So an
-/// unusable folder fails before the training has done any work.
-[[nodiscard]] Result<void> check_checkpoint_folder(const std::string& dir);
-
 /// The folder of a checkpoint under way.
 struct PartialCheckpoint {
     std::string dir;   ///< the folder of all checkpoints
@@ -42,6 +38,16 @@ struct PartialCheckpoint {
 /// system of `dir` has less space than `bytes`, which all processes together will write.
 [[nodiscard]] Result<PartialCheckpoint> begin_checkpoint(const std::string& dir, std::int64_t step,
                                                          std::uint64_t bytes);
+
+/// Leader: as begin_checkpoint(), for probe() and abandon() alone. So a folder that a node cannot
+/// use fails before the training has done any work.
+[[nodiscard]] Result<PartialCheckpoint> begin_probe(const std::string& dir);
+
+/// Any process: writes a file `name` there. Fails if this node does not see the leader's folder.
+[[nodiscard]] Result<void> probe(const PartialCheckpoint& partial, const std::string& name);
+
+/// begin_probe(), probe() and abandon() by one process alone.
+[[nodiscard]] Result<void> check_checkpoint_folder(const std::string& dir);
 
 /// The name of file `number` of `count`, from 1: "model-00002-of-00004.safetensors".
 [[nodiscard]] std::string tensor_file_name(const std::string& kind, int number, int count);

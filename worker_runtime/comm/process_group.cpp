@@ -704,6 +704,18 @@ Result<std::shared_ptr<ProcessGroup::State>> ProcessGroup::connect_part(
     }
 }
 
+ProcessGroup::LongerWait::LongerWait(const ProcessGroup& group, std::chrono::milliseconds at_least)
+    : state_(*group.state_) {
+    // 0 is none.
+    if (state_.at.timeout.count() > 0) {
+        state_.gloo->setTimeout(std::max(state_.at.timeout, at_least));
+    }
+}
+
+ProcessGroup::LongerWait::~LongerWait() {
+    state_.gloo->setTimeout(state_.at.timeout);
+}
+
 Result<void> ProcessGroup::finish() {
     if (state_->is_finished) {
         return {};

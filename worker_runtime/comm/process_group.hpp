@@ -60,6 +60,8 @@ struct ProcessGroupOptions {
 /// at once, and every later call fails with the first error. Cheap to copy: copies are the same
 /// group. One thread at a time.
 class ProcessGroup {
+    struct State;
+
 public:
     /// Connects to all others; bound to the address that the launcher has told. A world of one
     /// without a launcher needs no store.
@@ -167,13 +169,25 @@ public:
     /// is none of the training's waits. Every rank calls it. It ends with this group.
     [[nodiscard]] Result<ProcessGroup> gloo_twin();
 
+    /// For the runtime itself: while it lives, collectives on CPUs that this rank begins may take
+    /// `at_least`, if the group's own time-out is shorter. The group outlives it.
+    class LongerWait {
+    public:
+        LongerWait(const ProcessGroup& group, std::chrono::milliseconds at_least);
+        ~LongerWait();
+        LongerWait(const LongerWait&) = delete;
+        LongerWait& operator=(const LongerWait&) = delete;
+
+    private:
+        State& state_;
+    };
+
     /// Waits for saves beside the training and for all ranks, then lets go of the connections,
     /// those of the sub-groups too: no rank sees a peer vanish that has merely finished first.
     /// Later calls fail. A second call does nothing.
     [[nodiscard]] Result<void> finish();
 
 private:
-    struct State;
     explicit ProcessGroup(std::shared_ptr<State> state);
 
     /// Connects with those that have the same `at.world_size`, each with its own `at.rank`.

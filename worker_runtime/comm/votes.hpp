@@ -3,6 +3,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.hpp"
 #include "worker_runtime/comm/exception_text.hpp"
@@ -18,6 +19,14 @@ namespace ddprun::worker {
 /// Success if `own` is one on every rank; else an error on every rank with the number and the text
 /// of the lowest rank that failed. Its code is a rank's own, and Refused where `own` is a success.
 [[nodiscard]] Result<void> agree_on(ProcessGroup& group, const Result<void>& own);
+
+/// Rank 0's result, on every rank: its text, or its error. The others' `own` is not read.
+[[nodiscard]] Result<std::string> from_rank_0(ProcessGroup& group, const Result<std::string>& own);
+
+/// The text of every rank, by rank. If ranks have errors, the error of the lowest one, which names
+/// that rank.
+[[nodiscard]] Result<std::vector<std::string>> gather_results(ProcessGroup& group,
+                                                              const Result<std::string>& own);
 
 /// True if all ranks have the same text, of any length.
 [[nodiscard]] Result<bool> are_alike(ProcessGroup& group, const std::string& text);

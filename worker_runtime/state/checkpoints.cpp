@@ -8,7 +8,9 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
+#include "base/os/machine_identity.hpp"
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
 #include "worker_runtime/checkpoint/publishing.hpp"
 #include "worker_runtime/comm/votes.hpp"
@@ -26,36 +28,44 @@ void say_on_stderr(const std::string& line) {
     (void)std::fflush(stderr);
 }
 
-/// Rank 0's list for everyone. `is_writer`: the folder is put in order, and must be usable.
-Result<std::vector<std::int64_t>> agree_on_candidates(ProcessGroup& group, const std::string& dir,
-                                                      bool is_writer) {
-    Result<std::vector<std::int64_t>> steps;
+/// Rank 0's list for everyone.
+Result<std::vector<std::int64_t>> agree_on_candidates(ProcessGroup& group, const std::string& dir) {
+    Result<std::string> own = std::string();
     if (group.rank() == 0) {
-        Result<void> usable;
-        if (is_writer) {
-            worker::remove_leftovers(dir);
-            usable = worker::check_checkpoint_folder(dir);
-        }
-        steps = usable ? worker::list_checkpoints(dir) : usable.error();
+        const Result<std::vector<std::int64_t>> steps = worker::list_checkpoints(dir);
+        own = steps ? Result<std::string>(nlohmann::json(*steps).dump()) : steps.error();
     }
-    torch::Tensor length =
-        torch::full({1}, steps ? static_cast<std::int64_t>(steps->size()) : -1, torch::kInt64);
-    if (const Result<void> sent = group.broadcast(length); !sent) {
-        return sent.error();
+    const Result<std::string> all = worker::from_rank_0(group, own);
+    if (!all) {
+        return all.error();
     }
-    const auto count = length.item<std::int64_t>();
-    if (count < 0) {
-        return steps ? Error{ErrorCode::System, fmt::format("rank 0 cannot use {}", dir)}
-                     : steps.error();
+    return nlohmann::json::parse(*all).get<std::vector<std::int64_t>>();
+}
+
+/// Puts the folder in order. Fails on every rank unless all ranks with `is_probing` can write a
+/// file where rank 0 sees it.
+Result<void> prepare_folder(ProcessGroup& group, const std::string& dir, bool is_probing) {
+    const auto failed = [&](const Error& why) {
+        return Error{why.code, fmt::format("node {}: {}", host_name(), why.what)};
+    };
+    Result<std::string> begun = std::string();
+    if (group.rank() == 0) {
+        worker::remove_leftovers(dir);
+        const Result<worker::PartialCheckpoint> probe = worker::begin_probe(dir);
+        begun = probe ? Result<std::string>(probe->name) : failed(probe.error());
     }
-    steps->resize(static_cast<std::size_t>(count));
-    if (count > 0) {
-        torch::Tensor list = torch::from_blob(steps->data(), {count}, torch::kInt64);
-        if (const Result<void> sent = group.broadcast(list); !sent) {
-            return sent.error();
-        }
+    const Result<std::string> name = worker::from_rank_0(group, begun);
+    if (!name) {
+        return name.error();
     }
-    return steps;
+    const worker::PartialCheckpoint place{.dir = dir, .name = *name};
+    const Result<void> own =
+        is_probing ? worker::probe(place, fmt::format("rank-{}", group.rank())) : Result<void>();
+    const Result<void> all = worker::agree_on(group, own ? own : Result<void>(failed(own.error())));
+    if (group.rank() == 0) {
+        worker::abandon(place);
+    }
+    return all;
 }
 
 }  // namespace
@@ -102,8 +112,14 @@ Result<std::int64_t> Checkpoints::load_weights(TrainingState& state) {
 Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
                                                       const TrainingState::Comparison& how) {
     (void)wait();  // A save under way reads the state, and has a folder that looks like a leftover.
-    const Result<std::vector<std::int64_t>> candidates =
-        agree_on_candidates(group_, dir_, how.scope == TrainingState::Scope::Everything);
+    if (how.scope == TrainingState::Scope::Everything) {
+        // One rank of each node, if these are all ranks.
+        const bool is_probing = worker_.local_rank() == 0 || !has_all_workers();
+        if (const Result<void> ready = prepare_folder(group_, dir_, is_probing); !ready) {
+            return ready.error();
+        }
+    }
+    const Result<std::vector<std::int64_t>> candidates = agree_on_candidates(group_, dir_);
     if (!candidates) {
         return candidates.error();
     }
@@ -175,21 +191,19 @@ Result<void> Checkpoints::put_back(TrainingState& state, const TrainingState::Co
                       : Result<TrainingState::Fit>(stored.error());
     });
     // Every rank finds that it fits before any rank changes anything.
-    if (const Result<void> fits = agreed(step, "does not fit this program", fit); !fits) {
+    const Result<void> own = fit ? Result<void>() : Result<void>(fit.error());
+    if (const Result<void> fits = agreed(step, "does not fit this program", own); !fits) {
         return fits.error();
     }
     for (const std::string& line : group_.rank() == 0 ? fit->lines : std::vector<std::string>()) {
         options_.say(fmt::format("resuming at step {}: {}", step, line));
     }
-    if (const Result<void> done = agreed(step, "could not be put back", fit->put_back()); !done) {
-        return done.error();
-    }
-    return {};
+    return agreed(step, "could not be put back", fit->put_back());
 }
 
 Result<worker::MemoryTier*> Checkpoints::memory() {
     // A group of some of the workers has checkpoints of its own, on the disk.
-    if (!has_looked_for_memory_ && group_.world_size() == worker_.world_size()) {
+    if (!has_looked_for_memory_ && has_all_workers()) {
         std::error_code failure;
         const std::string series = std::filesystem::absolute(dir_, failure).lexically_normal();
         Result<std::unique_ptr<worker::MemoryTier>> connected =
@@ -203,20 +217,15 @@ Result<worker::MemoryTier*> Checkpoints::memory() {
     return memory_.get();
 }
 
-template <typename T>
-Result<void> Checkpoints::agreed(std::int64_t step, const char* what, const Result<T>& own) {
-    const Result<std::optional<int>> against = worker::first_rank_against(group_, own.has_value());
-    if (!against) {
-        return against.error();
+Result<void> Checkpoints::agreed(std::int64_t step, const char* what, const Result<void>& own) {
+    const Result<void> all = worker::agree_on(group_, own);
+    if (all || all.error().code == ErrorCode::ConnectionLost) {
+        return all;
     }
-    if (!against->has_value()) {
-        return {};
-    }
-    const std::string why = own ? fmt::format("rank {} says why", **against) : own.error().what;
     return Error{ErrorCode::InvalidArgument,
                  fmt::format("the checkpoint of step {} in {} {}: {}; use another folder, or the "
                              "program that wrote it",
-                             step, dir_, what, why)};
+                             step, dir_, what, all.error().what)};
 }
 
 Result<void> Checkpoints::save(std::int64_t step, const TrainingState& state) {
@@ -276,11 +285,14 @@ worker::PublishOptions Checkpoints::publish_options() const {
     return publish;
 }
 
+bool Checkpoints::has_all_workers() const {
+    return group_.world_size() == worker_.world_size();
+}
+
 worker::ReadShare Checkpoints::read_share() const {
     // The workers of a node have the same pages: what one has verified the others read. The local
     // rank may be virtual, and then is 0 for all.
-    const bool has_all_workers = group_.world_size() == worker_.world_size();
-    return has_all_workers
+    return has_all_workers()
                ? worker::ReadShare{.reader =
                                        static_cast<std::size_t>(worker_.environment().slot.value()),
                                    .readers = static_cast<std::size_t>(worker_.local_world_size())}

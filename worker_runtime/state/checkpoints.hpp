@@ -67,8 +67,8 @@ public:
     /// newer one. Torn, truncated or damaged ones are passed over with a line that says why. Each
     /// node verifies every byte once, shared out over its workers, and reads what it needs from
     /// there. Fails, on every rank alike, when there are checkpoints and none is valid, when the
-    /// folder cannot be made, written or read, or when a valid one does not fit `state` on any one
-    /// rank; `state` is unchanged then on all.
+    /// folder cannot be made, written or read on any node, or when a valid one does not fit `state`
+    /// on any one rank; `state` is unchanged then on all.
     [[nodiscard]] Result<std::optional<std::int64_t>> resume(TrainingState& state,
                                                              const ResumeOptions& options = {});
 
@@ -118,15 +118,15 @@ private:
                                         worker::LoadedCheckpoint loaded);
     [[nodiscard]] Result<void> begin_async(std::int64_t step, const TrainingState& state);
     [[nodiscard]] worker::PublishOptions publish_options() const;
+    [[nodiscard]] bool has_all_workers() const;
     /// The files of a checkpoint that this rank verifies.
     [[nodiscard]] worker::ReadShare read_share() const;
     /// A line, on one rank of a node that was asked to leave.
     void say_time_left(std::int64_t step, Instant deadline) const;
     [[nodiscard]] Result<std::optional<std::int64_t>> load(TrainingState& state,
                                                            const TrainingState::Comparison& how);
-    /// Success if `own` is one on every rank; else, on all, an error that says where it is not.
-    template <typename T>
-    [[nodiscard]] Result<void> agreed(std::int64_t step, const char* what, const Result<T>& own);
+    /// Success if `own` is one on every rank; else, on all, an error that names the first rank.
+    [[nodiscard]] Result<void> agreed(std::int64_t step, const char* what, const Result<void>& own);
 
     std::string dir_;
     const Worker& worker_;

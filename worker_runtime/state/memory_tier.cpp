@@ -8,11 +8,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/runtime_limits.hpp"
 #include "worker_runtime/checkpoint/safetensors.hpp"
 #include "worker_runtime/comm/texts.hpp"
 #include "worker_runtime/comm/votes.hpp"
 #include "worker_runtime/state/dtype_names.hpp"
-#include "worker_runtime/state/outcomes.hpp"
 #include "worker_runtime/state/written_files.hpp"
 
 namespace ddprun::worker {
@@ -137,8 +137,10 @@ Result<std::unique_ptr<MemoryTier>> MemoryTier::connect(ProcessGroup& group,
 
 Result<void> MemoryTier::save(ProcessGroup& group, const CheckpointShare& share,
                               const std::function<bool()>& is_isolated) {
+    // Ranks wait in collectives for the one whose partner takes longest.
+    const ProcessGroup::LongerWait longer(group, RuntimeLimits{}.save_wait);
     const Result<std::vector<std::string>> written =
-        gather_outcomes(group, described(share, write_files(share)));
+        gather_results(group, described(share, write_files(share)));
     if (!written) {
         return written.error();
     }

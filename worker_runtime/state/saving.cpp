@@ -7,8 +7,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/runtime_limits.hpp"
+#include "worker_runtime/comm/votes.hpp"
 #include "worker_runtime/state/dtype_names.hpp"
-#include "worker_runtime/state/outcomes.hpp"
 #include "worker_runtime/state/written_files.hpp"
 
 namespace ddprun::worker {
@@ -185,6 +186,8 @@ Result<void> write_together(ProcessGroup& group, const std::string& dir,
     const std::int64_t step = share.info.step;
     const auto failed = [&](const Error& why) { return not_written(dir, step, why); };
     const bool is_leader = group.rank() == 0;
+    // Ranks wait in collectives for the one that writes longest.
+    const ProcessGroup::LongerWait longer(group, RuntimeLimits{}.save_wait);
     Result<std::string> begun = std::string();
     if (is_leader) {
         const Result<PartialCheckpoint> partial = begin_checkpoint(dir, step, share.all_bytes);
@@ -199,7 +202,7 @@ Result<void> write_together(ProcessGroup& group, const std::string& dir,
     }
     const PartialCheckpoint partial{.dir = dir, .name = *name, .step = step};
     const Result<std::vector<std::string>> written =
-        gather_outcomes(group, described(share, write_files(partial, share)));
+        gather_results(group, described(share, write_files(partial, share)));
     Result<std::string> published = std::string();
     if (is_leader && written) {
         published = finish(partial, share, *written, options);
