@@ -79,9 +79,10 @@ Agent::Agent(boost::asio::io_context& io, AgentOptions options, KeeperOptions ke
       workers_signals_(io, [this](int signal) { feed(WorkersSignalled{signal}); }),
       window_signals_(io, [this](int /*signal*/) { follow_window(); }) {
     if (options_.memory.bytes_max) {
+        const rdzv::JobSettings& settings = options_.supervisor.identity.settings;
         memory_.emplace(
             io, std::exchange(options_.memory, {}), options_.supervisor.identity.job,
-            /*has_partners=*/false,
+            /*has_partners=*/settings.memory_replicas > 0 && settings.max_nodes > 1,
             MemoryProgram::Events{.say = [this](const std::string& line) { say(line); },
                                   .on_child = [this](int pid) { exclude_from_sweeps(pid); }});
     }

@@ -33,7 +33,7 @@ private:
     std::map<BufferId, UniqueFd> files_;
 };
 
-/// What one node keeps: the decisions and the memory.
+/// The checkpoints of one node: the decisions and the memory.
 struct KeptCheckpoints {
     CheckpointShelf shelf;
     Buffers buffers = {};

@@ -587,6 +587,13 @@ constexpr std::array kFlags = {
          .help = "keep the newest checkpoint in SIZE of this node's memory",
          .fill = fill::bytes<kMemoryBytesMin, &LaunchPlan::agent, &Agent::memory,
                              &agent::MemoryOptions::bytes_max>},
+    /// | 0 or 1, 0 | ours: so many other nodes keep a copy of each node's checkpoint in memory, so
+    /// that it survives the machine; it needs `--memory-checkpoints`
+    Flag{.name = "memory-replicas",
+         .placeholder = "N",
+         .group = Group::Other,
+         .help = "other nodes that keep a copy of it: 0 (default) or 1",
+         .fill = fill::whole_number<0, 1, settings_of, &rdzv::JobSettings::memory_replicas>},
     /// | a command for `/bin/sh`, `job:` before it: one node runs it for all | ours: run before the
     /// first workers of each node, outside every time-out: [preparing](preparing.md)
     Flag{.name = "prepare",

@@ -43,7 +43,7 @@ Result<void> fill_plan(CommandLine line, const Surroundings& surroundings, Launc
     for (const auto take :
          {take_without_effect, take_place, take_nodes, take_leaving, take_meeting, take_tls,
           take_interface, take_slots, take_place_slots, check_store_room, take_placement,
-          take_output, take_debugging, take_env_per_run, take_program, take_warm}) {
+          take_output, take_debugging, take_env_per_run, take_program, take_warm, take_memory}) {
         if (Result<void> taken = take(line, surroundings, plan); !taken) {
             return taken;
         }

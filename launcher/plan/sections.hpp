@@ -70,4 +70,7 @@ Step take_program;
 /// The modules that standbys import, or wait with; after take_program().
 Step take_warm;
 
+/// Checkpoints in memory and their copies; after take_nodes().
+Step take_memory;
+
 }  // namespace ddprun::launcher

@@ -101,11 +101,12 @@ TEST_CASE("no process of a job listens on all interfaces") {
         Job job;
         job.endpoint = port.endpoint();
         job.script = {"--print", "--wait-for-file", end};
+        job.flags = {"--memory-checkpoints", "1M", "--memory-replicas", "1"};
         Process& a = start_node(cluster, job);
         Process& b = start_node(cluster, job);
         a.wait_for_line(place_in(1));
         b.wait_for_line(place_in(1));
-        check_no_wildcard(3);  // the rendezvous and two stores
+        check_no_wildcard(5);  // the rendezvous, two stores and two ddprun-memory
         touch(end);
         CHECK(a.wait_exit() == 0);
         CHECK(b.wait_exit() == 0);
@@ -142,6 +143,7 @@ TEST_CASE("the secret is nowhere but in its file") {
     job.endpoint = port.endpoint();
     // By flag, and by variable.
     job.script = {"--print", "--wait-for-file", cluster.dir() / "end", "--exit-code", "3"};
+    job.flags = {"--memory-checkpoints", "1M", "--memory-replicas", "1"};
     std::vector<Process*> programs;
     programs.push_back(&start_node(cluster, job, {"--secret-file", secret_file}));
     programs.push_back(
@@ -162,7 +164,7 @@ TEST_CASE("the secret is nowhere but in its file") {
     programs.push_back(&asking);
 
     const std::vector<pid_t> living = descendants();
-    CHECK(living.size() >= 7);  // two ddprun, two keepers, two workers, the daemon
+    CHECK(living.size() >= 9);  // two ddprun, keepers, workers and ddprun-memory; the daemon
     for (const pid_t pid : living) {
         const std::string folder = "/proc/" + std::to_string(pid);
         INFO("process " << pid << ": " << read_file(folder + "/cmdline"));

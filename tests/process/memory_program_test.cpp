@@ -7,15 +7,11 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
-#include <cstddef>
-#include <cstring>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,13 +19,13 @@
 #include <fmt/format.h>
 
 #include "tests/support/catch.hpp"
-#include "worker_runtime/checkpoint/hashing.hpp"
+#include "tests/support/memory_client.hpp"
 #include "worker_runtime/memory/protocol.hpp"
 
 using namespace ddprun;
 using agent::MemoryOptions;
 using agent::MemoryProgram;
-using worker::MemoryFile;
+using namespace ddprun::test;
 using worker::MemoryReply;
 using worker::MemoryRequest;
 using worker::MemoryVerb;
@@ -38,7 +34,7 @@ namespace {
 
 constexpr std::uint64_t kBytesMax = 4 << 20;
 
-/// What ddprun has of one program.
+/// One program, as ddprun has it.
 struct Node {
     explicit Node(MemoryOptions options = {.bytes_max = kBytesMax}, bool has_partners = false)
         : program(io, std::move(options), JobId("job"), has_partners,
@@ -66,125 +62,10 @@ struct Node {
     std::string socket;
 };
 
-UniqueFd connect_to(const std::string& name) {
-    UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::memcpy(address.sun_path, name.data(), name.size());
-    address.sun_path[0] = '\0';
-    const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
-    auto* const generic = static_cast<sockaddr*>(static_cast<void*>(&address));
-    if (::connect(socket.get(), generic, size) != 0) {
-        socket.reset();
-    }
-    return socket;
-}
-
-MemoryFile file_of(const std::string& name, const std::string& content) {
-    return {.name = name, .size = content.size(), .xxh3_128 = worker::xxh3_128_hex(content)};
-}
-
-/// In place of a worker.
-class Client {
-public:
-    explicit Client(const Node& node) : socket_(connect_to(node.socket)) {
-        REQUIRE(socket_.is_open());
-    }
-    Client(const Node& node, int rank, std::uint64_t generation = 1) : Client(node) {
-        MemoryRequest hello;
-        hello.rank = rank;
-        hello.generation = Generation(generation);
-        endpoint_ = ask(hello).endpoint;
-    }
-
-    /// Must succeed.
-    MemoryReply ask(const MemoryRequest& request) {
-        MemoryReply reply = try_to(request);
-        if (reply.error) {
-            FAIL(reply.error->what);
-        }
-        return reply;
-    }
-    MemoryReply try_to(const MemoryRequest& request) {
-        send(encode(request));
-        return receive();
-    }
-    void send(const std::string& text) {
-        REQUIRE(worker::send_packet(socket_.get(), text, {}).has_value());
-    }
-    MemoryReply receive() {
-        Result<worker::MemoryPacket> packet = worker::receive_packet(socket_.get());
-        REQUIRE(packet.has_value());
-        files_ = std::move(packet->descriptors);
-        Result<MemoryReply> reply = worker::decode_memory_reply(packet->text);
-        REQUIRE(reply.has_value());
-        return *reply;
-    }
-    [[nodiscard]] bool is_closed() {
-        const auto packet = worker::receive_packet(socket_.get());
-        return packet.has_error() && packet.error().code == ErrorCode::ConnectionLost;
-    }
-
-    void begin(std::int64_t step, const std::string& name, const std::string& content) {
-        MemoryRequest request;
-        request.verb = MemoryVerb::Begin;
-        request.step = step;
-        request.files = {{.name = name, .size = content.size(), .xxh3_128 = {}}};
-        ask(request);
-        REQUIRE(files_.size() == 1);
-        REQUIRE(::lseek(files_[0].get(), 0, SEEK_END) == static_cast<off_t>(content.size()));
-        REQUIRE(::pwrite(files_[0].get(), content.data(), content.size(), 0) ==
-                static_cast<ssize_t>(content.size()));
-    }
-    MemoryReply finish(std::int64_t step, const std::string& name, const std::string& content) {
-        MemoryRequest request;
-        request.verb = MemoryVerb::Written;
-        request.step = step;
-        request.files = {file_of(name, content)};
-        return ask(request);
-    }
-    MemoryReply write(std::int64_t step, const std::string& name, const std::string& content) {
-        begin(step, name, content);
-        return finish(step, name, content);
-    }
-    void seal(std::int64_t step) {
-        MemoryRequest request;
-        request.verb = MemoryVerb::Seal;
-        request.step = step;
-        ask(request);
-    }
-    std::vector<worker::MemoryStep> list() {
-        MemoryRequest request;
-        request.verb = MemoryVerb::List;
-        return ask(request).steps;
-    }
-    /// The content of a file that was opened; none: it is not here.
-    std::optional<std::string> read(std::int64_t step, const std::string& name,
-                                    std::uint64_t generation = 1) {
-        MemoryRequest request;
-        request.verb = MemoryVerb::Open;
-        request.generation = Generation(generation);
-        request.step = step;
-        request.files = {{.name = name}};
-        const MemoryReply reply = try_to(request);
-        if (reply.error) {
-            CHECK(reply.error->code == ErrorCode::NotFound);
-            return std::nullopt;
-        }
-        REQUIRE(files_.size() == 1);
-        std::string content(static_cast<std::size_t>(::lseek(files_[0].get(), 0, SEEK_END)), ' ');
-        REQUIRE(::pread(files_[0].get(), content.data(), content.size(), 0) ==
-                static_cast<ssize_t>(content.size()));
-        return content;
-    }
-
-    [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
-    [[nodiscard]] const std::vector<UniqueFd>& files() const { return files_; }
-
-private:
-    UniqueFd socket_;
-    std::string endpoint_;
-    std::vector<UniqueFd> files_;
+struct Client : MemoryClient {
+    explicit Client(const Node& node) : MemoryClient(node.socket) {}
+    Client(const Node& node, int rank, std::uint64_t generation = 1)
+        : MemoryClient(node.socket, rank, generation) {}
 };
 
 }  // namespace
@@ -369,13 +250,6 @@ MemoryOptions with_secret(unsigned char byte) {
     return {.bytes_max = std::uint64_t{64} << 20, .secret = rdzv::JobSecret(bytes, "a file")};
 }
 
-void make_partner(Client& worker, const std::string& endpoint) {
-    MemoryRequest request;
-    request.verb = MemoryVerb::Partner;
-    request.endpoint = endpoint;
-    worker.ask(request);
-}
-
 MemoryRequest fetch_of(std::int64_t step, const std::string& name, const std::string& content,
                        const std::string& endpoint) {
     MemoryRequest request;
@@ -407,7 +281,7 @@ TEST_CASE("a copy outlives the node that wrote it, and a third node fetches it")
     {
         Client worker(first, 0);
         REQUIRE_FALSE(worker.endpoint().empty());
-        make_partner(worker, partner.endpoint());
+        worker.name_partner(partner.endpoint());
         CHECK(worker.write(7, "model", content).note.empty());
         CHECK(worker.write(7, "empty", "").note.empty());
         CHECK(worker.write(7, "manifest.json", "{}").note.empty());
@@ -432,7 +306,7 @@ TEST_CASE("many ranks have their files copied at the same time") {
     std::vector<std::unique_ptr<Client>> workers;
     for (int rank = 0; rank < 4; ++rank) {
         workers.push_back(std::make_unique<Client>(first, rank));
-        make_partner(*workers.back(), partner.endpoint());
+        workers.back()->name_partner(partner.endpoint());
         workers.back()->begin(1, fmt::format("model-{}", rank), content);
     }
     for (int rank = 0; rank < 4; ++rank) {
@@ -455,7 +329,7 @@ TEST_CASE("a program with another secret gets and gives nothing") {
     const Node other(with_secret(2), true);
     Client stranger(other, 0);
     Client worker(ours, 0);
-    make_partner(worker, stranger.endpoint());
+    worker.name_partner(stranger.endpoint());
     const MemoryReply written = worker.write(1, "model", "weights");
     CHECK(written.note.find("its secret is not that of this node") != std::string::npos);
     CHECK(worker.read(1, "model") == "weights");
@@ -476,7 +350,7 @@ TEST_CASE("a partner that is not there costs a note, and the step counts") {
     gone.kill();
     Client worker(node, 0);
     for (const std::string& partner : {endpoint, std::string("no endpoint")}) {
-        make_partner(worker, partner);
+        worker.name_partner(partner);
         CHECK(worker.write(1, "model", "weights").note.find("has no copy") != std::string::npos);
     }
     worker.seal(1);
@@ -490,7 +364,7 @@ TEST_CASE("a partner without room has no copy, and says why") {
     const Node full(little, true);
     const Client partner(full, 1);
     Client worker(node, 0);
-    make_partner(worker, partner.endpoint());
+    worker.name_partner(partner.endpoint());
     CHECK(worker.write(1, "model", "weights").note.find("--memory-checkpoints") !=
           std::string::npos);
 }
@@ -501,7 +375,7 @@ TEST_CASE("a partner that dies while it copies costs a note, and a new one is us
     Client worker(node, 0);
     {
         const Client partner(second, 1);
-        make_partner(worker, partner.endpoint());
+        worker.name_partner(partner.endpoint());
     }
     // Stopped, it takes the connection and answers nothing: then it is killed with the copy begun.
     worker.begin(1, "model", large_content());
@@ -517,7 +391,7 @@ TEST_CASE("a partner that dies while it copies costs a note, and a new one is us
     CHECK(reply.note.find("has no copy") != std::string::npos);
     second.begin();
     Client again(second, 1);
-    make_partner(worker, again.endpoint());
+    worker.name_partner(again.endpoint());
     CHECK(worker.write(1, "manifest.json", "{}").note.empty());
 }
 

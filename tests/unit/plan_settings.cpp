@@ -176,6 +176,26 @@ TEST_CASE("budgets are whole numbers") {
     });
 }
 
+TEST_CASE("checkpoints in memory have a size, and copies of them need it") {
+    CHECK_FALSE(plan_of("").agent.memory.bytes_max.has_value());
+    CHECK(plan_of("--memory-checkpoints 8G").agent.memory.bytes_max == std::uint64_t{8} << 30);
+    const LaunchPlan copied =
+        plan_of(std::string{"--nnodes 2 --memory-checkpoints 1M --memory-replicas 1"} + kAtHead);
+    CHECK(copied.identity().settings.memory_replicas == 1);
+    REQUIRE(copied.notes.size() == 1);
+    CHECK(copied.notes[0].find("not encrypted") != std::string::npos);
+    CHECK(plan_of("--memory-checkpoints 1M --memory-replicas 1").notes.empty());
+    check_refused({{"--memory-replicas 1",
+                    "--memory-replicas 1: it needs --memory-checkpoints SIZE, with room for two "
+                    "checkpoints of this node and two of another one"},
+                   {"--memory-checkpoints 1023K",
+                    "--memory-checkpoints 1023K: must be a number of bytes, at least 1048576, such "
+                    "as 64M or 2G"},
+                   {"--memory-checkpoints 1M --memory-replicas 2",
+                    "--memory-replicas 2: must be a whole number from 0 to 1"}});
+    CHECK(plan_of("--memory-replicas 0").identity().settings.memory_replicas == 0);
+}
+
 TEST_CASE("a level of containment is taken or refused, never another one") {
     CHECK_FALSE(plan_of("").containment);
     CHECK(plan_of("--containment cgroup").containment == ContainmentLevel::Cgroup);
