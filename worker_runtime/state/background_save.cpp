@@ -38,7 +38,8 @@ bool BackgroundSave::is_under_way() const {
 }
 
 Result<void> BackgroundSave::begin(const std::string& dir, CheckpointShare share, int processes,
-                                   const PublishOptions& options) {
+                                   const PublishOptions& options,
+                                   std::function<void(const Result<void>&)> on_end) {
     const Result<void> room = caught<void>([&] { return staging_.reserve(share, processes); });
     const Result<void> agreed = agree_on(group_, room);
     if (!agreed) {
@@ -60,8 +61,8 @@ Result<void> BackgroundSave::begin(const std::string& dir, CheckpointShare share
         }
         twin_ = *std::move(twin);
     }
-    const auto work =
-        std::make_shared<Work>(Work{.dir = dir, .options = options, .share = std::move(share)});
+    const auto work = std::make_shared<Work>(Work{
+        .dir = dir, .options = options, .share = std::move(share), .on_end = std::move(on_end)});
     // A rank whose copies fail tells the others in run().
     work->copied_now = caught<void>([&]() -> Result<void> {
         staging_.copy_now(work->share);
@@ -103,6 +104,7 @@ Result<void> BackgroundSave::run(Work& work, bool is_on_own_thread) {
     if (!done && !group_.loss()->is_lost() && group_.rank() == 0) {
         say_(done.error().what + "; the training goes on");
     }
+    work.on_end(done);
     return done;
 }
 

@@ -29,8 +29,10 @@ public:
 
     /// After wait(): copies all that the next forward pass may change, and begins
     /// the rest. Every rank calls it. Fails on all, with nothing begun, if one lacks the memory.
+    /// `on_end` is called with the result once the save has ended, on its thread.
     [[nodiscard]] Result<void> begin(const std::string& dir, CheckpointShare share, int processes,
-                                     const PublishOptions& options);
+                                     const PublishOptions& options,
+                                     std::function<void(const Result<void>&)> on_end);
 
     void wait_for_copy() const;
     /// Waits for the save that was begun last, and returns its result: success if there was none.
@@ -42,6 +44,7 @@ private:
         std::string dir;
         PublishOptions options;
         CheckpointShare share;
+        std::function<void(const Result<void>&)> on_end;
         Result<void> copied_now;
         std::promise<void> copied;
         std::promise<Result<void>> ended;

@@ -13,7 +13,7 @@
 extern "C" {
 
 /// Grows when a function or struct changes.
-constexpr std::int32_t kDdprunCheckpointAbi = 1;
+constexpr std::int32_t kDdprunCheckpointAbi = 2;
 
 struct DdprunError {
     char text[4096];  ///< cut if longer
@@ -92,6 +92,9 @@ struct DdprunPart {
 };
 
 std::int32_t ddprun_checkpoint_abi();
+
+/// Raises the word and wakes all processes that wait for it, a futex.
+void ddprun_checkpoint_ring(std::uint32_t* bell);
 
 std::int32_t ddprun_checkpoint_check_folder(const char* dir, DdprunError* error);
 
