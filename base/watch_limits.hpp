@@ -36,6 +36,9 @@ struct WatchLimits {
     Milliseconds stall_unpaced_after{60000};  ///< the same before the second step of a generation
     Milliseconds stall_output_after{30000};   ///< the same of output, if no rank reports steps
     std::size_t stall_ranks_named = 4;        ///< of those for which the others wait
+    /// between two reports of a node's saves: of those that end meanwhile the last one is reported
+    Milliseconds saves_interval{1000};
+    int saves_late = 3;  ///< so many in a row: the disk falls behind; as many in time: no longer
     /// between two looks for the live line of a terminal, which is drawn anew if it has changed
     Milliseconds live_line_interval{500};
 

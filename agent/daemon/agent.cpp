@@ -490,9 +490,19 @@ void Agent::start_workers(StartWorkers start) {
         store_.relay(start);
     }
     generation_.emplace(
-        std::move(start), [this](Generation of, LocalRank local_rank, FatalSignal told) {
-            // On the thread of the watch.
+        std::move(start),
+        [this](Generation of, LocalRank local_rank, FatalSignal told) {
+            // On the thread of the watch, as the next.
             boost::asio::post(io_, [=, this] { worker_may_die(of, local_rank, told); });
+        },
+        [this] {
+            // However often workers ring, at most one look waits.
+            if (!is_save_look_due_.exchange(true)) {
+                boost::asio::post(io_, [this] {
+                    is_save_look_due_ = false;
+                    events_->look_at_saves();
+                });
+            }
         });
     if (const Result<void> made = generation_->make_page(); !made) {
         say(fmt::format("warning: {}; workers learn of a drain by signals alone",

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -101,7 +102,8 @@ private:
     std::unique_ptr<rdzv::Link> link_;
     std::optional<Supervisor> supervisor_;  ///< from start() on: it knows what contains workers
     std::unique_ptr<WorkerOutput> output_;
-    std::optional<RunEvents> events_;  ///< as supervisor_
+    std::optional<RunEvents> events_;             ///< as supervisor_
+    std::atomic<bool> is_save_look_due_ = false;  ///< it waits for this thread
     StoreHost store_;
     std::unique_ptr<KeeperHandle> keeper_;  ///< of the generation that lives here
     std::optional<WarmStart> warm_;         ///< as supervisor_

@@ -13,8 +13,9 @@
 
 namespace ddprun::agent {
 
-GenerationOnNode::GenerationOnNode(StartWorkers start, SharedPage::OnSign on_sign)
-    : start_(std::move(start)), page_(std::move(on_sign)) {
+GenerationOnNode::GenerationOnNode(StartWorkers start, SharedPage::OnSign on_sign,
+                                   LifeWatch::OnSaves on_saves)
+    : start_(std::move(start)), page_(std::move(on_sign), std::move(on_saves)) {
     for (std::size_t i = 0; i < start_.workers.size(); ++i) {
         const int local_rank = start_.workers[i].local_rank.value();
         DDP_CHECK(static_cast<std::size_t>(local_rank) == i, local_rank, i);

@@ -25,8 +25,8 @@ namespace ddprun::agent {
 /// has come. Starts and signals no process itself. Owned and called by the agent's thread.
 class GenerationOnNode {
 public:
-    /// `on_sign` is SharedPage's.
-    GenerationOnNode(StartWorkers start, SharedPage::OnSign on_sign);
+    /// The functions are SharedPage's.
+    GenerationOnNode(StartWorkers start, SharedPage::OnSign on_sign, LifeWatch::OnSaves on_saves);
     GenerationOnNode(const GenerationOnNode&) = delete;
     GenerationOnNode& operator=(const GenerationOnNode&) = delete;
 

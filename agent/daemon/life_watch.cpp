@@ -43,9 +43,10 @@ bool LifeWatch::is_possible() {
     return syscall(SYS_futex_waitv, nullptr, 0, 0, nullptr, 0) < 0 && errno == EINVAL;
 }
 
-LifeWatch::LifeWatch(WorkerPage& page, OnSign on_sign)
+LifeWatch::LifeWatch(WorkerPage& page, OnSign on_sign, OnSaves on_saves)
     : page_(page),
       on_sign_(std::move(on_sign)),
+      on_saves_(std::move(on_saves)),
       sent_(std::min(static_cast<std::size_t>(page.slot_count()), kSlotsMax)) {
     const SignalsBlocked blocked;
     thread_ = std::thread([this] { run(); });
@@ -74,6 +75,7 @@ void LifeWatch::run() {
             const std::uint32_t old_value = look_at(i);
             words.push_back(waiter(page_.life_word(LocalRank(static_cast<int>(i))), old_value));
         }
+        look_at_saves();
         const long woken = wait_for_any(words);
         if (woken < 0 && errno == ENOMEM) {
             // Signs may be late: the parent of a worker learns of its end anyway.
@@ -107,6 +109,17 @@ std::uint32_t LifeWatch::look_at(std::size_t index) {
     }
     told.is_end_told = has_ended;
     return value;
+}
+
+void LifeWatch::look_at_saves() {
+    bool is_new = false;
+    for (std::size_t i = 0; i < sent_.size(); ++i) {
+        const std::uint64_t writes = page_.save_writes(LocalRank(static_cast<int>(i)));
+        is_new |= std::exchange(sent_[i].save_writes, writes) != writes;
+    }
+    if (is_new) {
+        on_saves_();
+    }
 }
 
 }  // namespace ddprun::agent

@@ -15,6 +15,7 @@
 #include "base/os/unix_time.hpp"
 #include "rendezvous/events/event_fields.hpp"
 #include "rendezvous/events/rank_board.hpp"
+#include "rendezvous/events/save_figures.hpp"
 
 namespace ddprun::agent {
 
@@ -51,6 +52,8 @@ RunEvents::RunEvents(boost::asio::io_context& io, const SupervisorOptions& optio
                      const WatchLimits& watch_limits, const std::string& program,
                      WorkerOutput& output, bool has_live_line, AgentView agent, WatchMeans means)
     : chronicle_(options, program, ::getpid()),
+      saves_watch_(watch_limits),
+      saves_timer_(io, [this] { look_at_saves(); }),
       progress_(watch_limits),
       output_(output),
       agent_(agent),
@@ -94,6 +97,7 @@ void RunEvents::observe(Instant now, const Input& input, const Effects& effects)
             base_rank_ = start->base_rank.value();
             world_size_ = start->world_size;
             moments_told_.begin(generation_, base_rank_);
+            saves_watch_.begin(generation_, start->base_rank);
             node_watch_.begin(generation_, start->base_rank, world_size_);
         } else if (std::holds_alternative<EmptyGeneration>(effect)) {
             node_watch_.end();
@@ -137,14 +141,21 @@ void RunEvents::worker_started(Generation generation, LocalRank local_rank, int 
     keep(now, events);
 }
 
-/// Workers do not call: what they have told is read when something happens, or on request.
+/// Workers call only when they have saved or die: what they have told is read when something
+/// happens, or on request.
 void RunEvents::look(bool have_ended) {
     Chronicle::Events events;
     const std::vector<WorkerMoments> workers = agent_.moments(generation_);
     chronicle_.look_at(generation_, workers, events);
     const Instant now = clock_now();
     estimate(now, have_ended, events);
+    SavesWatch::News news = saves_watch_.look(now, workers, have_ended);
+    events.insert(events.end(), news.events.begin(), news.events.end());
     keep(now, events);
+    saves_timer_.set(saves_watch_.due());
+    if (!news.line.empty()) {
+        output_.say("ddprun: " + news.line);
+    }
     std::optional<std::uint64_t> step;
     Duration checkpointing{};
     for (const WorkerMoments& worker : workers) {
@@ -152,7 +163,7 @@ void RunEvents::look(bool have_ended) {
         checkpointing = std::max(checkpointing, worker.checkpointing);
     }
     log_->note_told(generation_, step, checkpointing);
-    tell_moments(moments_told_.note_told(now, step, checkpointing, have_ended));
+    tell_moments(moments_told_.note_told(now, step, checkpointing, have_ended, news.seen));
 }
 
 void RunEvents::keep(Instant now, const Chronicle::Events& events) {
@@ -336,6 +347,9 @@ nlohmann::ordered_json RunEvents::state_now(const rdzv::Progress& told) const {
             status["stall"]["hostname"] = stall->culprit.host;
         }
     }
+    if (log_->saves().has_any()) {
+        status["checkpoint"] = rdzv::saves_json(log_->saves(), now, unix_now());
+    }
     add_lost(status, output_.lost());
     if (told.memory) {
         status["memory_bytes"] = told.memory->bytes;
@@ -462,6 +476,7 @@ void RunEvents::finish_reading(std::function<void()> done) {
 
 void RunEvents::stop(std::function<void()> done) {
     live_timer_.set(std::nullopt);
+    saves_timer_.set(std::nullopt);
     output_.show_live({});
     teller_.stop();
     node_watch_.end();

@@ -23,6 +23,7 @@
 #include "agent/watch/live_line.hpp"
 #include "agent/watch/moments_told.hpp"
 #include "agent/watch/node_progress.hpp"
+#include "agent/watch/saves_watch.hpp"
 #include "base/os/deadline_timer.hpp"
 #include "base/result.hpp"
 #include "base/watch_limits.hpp"
@@ -52,6 +53,9 @@ public:
 
     /// The run has its folder: answers there. Once; later calls do nothing.
     void begin_to_answer();
+
+    /// There is news of workers' saves in their page.
+    void look_at_saves() { look(/*have_ended=*/false); }
 
     /// Returns how the time of this run was spent so far.
     [[nodiscard]] const rdzv::TimeUse& time_use() const { return log_->time_use(); }
@@ -105,6 +109,8 @@ private:
 
     Chronicle chronicle_;
     MomentsTold moments_told_;
+    SavesWatch saves_watch_;
+    DeadlineTimer saves_timer_;  ///< armed while news of saves is held back
     NodeProgress progress_;
     WorkerOutput& output_;
     AgentView agent_;

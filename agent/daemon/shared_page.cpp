@@ -30,6 +30,29 @@ std::optional<StepTold> step_told(const std::optional<WorkerPage::Pace>& pace) {
                     .loss = std::isnan(pace->loss) ? std::nullopt : std::optional(pace->loss)};
 }
 
+/// A worker may write any number: no time is before the clock's beginning.
+std::optional<SavesTold> saves_told(const std::optional<WorkerPage::Saves>& saves) {
+    if (!saves) {
+        return std::nullopt;
+    }
+    const auto time = [](std::int64_t ns) -> Duration {
+        return std::chrono::nanoseconds(std::max(ns, std::int64_t{0}));
+    };
+    return SavesTold{.saved = saves->saved,
+                     .step = saves->step,
+                     .saved_at = Instant(time(saves->saved_ns)),
+                     .bytes = saves->state_bytes,
+                     .stall = time(saves->stall_ns),
+                     .took = time(saves->took_ns),
+                     .places = saves->places,
+                     .failed = saves->failed,
+                     .failed_step = saves->failed_step,
+                     .failed_at = Instant(time(saves->failed_ns)),
+                     .late = saves->late,
+                     .in_time = saves->in_time,
+                     .interval = time(saves->interval_ns)};
+}
+
 }  // namespace
 
 Result<void> SharedPage::make(const StartWorkers& start) {
@@ -43,9 +66,11 @@ Result<void> SharedPage::make(const StartWorkers& start) {
     page_ = std::move(*made);
     if (LifeWatch::is_possible()) {
         watch_ = std::make_unique<LifeWatch>(
-            *page_, [this, generation = start.generation](LocalRank local_rank, FatalSignal told) {
+            *page_,
+            [this, generation = start.generation](LocalRank local_rank, FatalSignal told) {
                 on_sign_(generation, local_rank, told);
-            });
+            },
+            on_saves_);
     }
     return {};
 }
@@ -95,7 +120,8 @@ std::vector<WorkerMoments> SharedPage::moments() const {
                            .first_number = number(moments.first_number),
                            .last = step_told(page_->pace(local_rank)),
                            .checkpointing = page_->checkpointing(local_rank),
-                           .samples = page_->samples(local_rank)});
+                           .samples = page_->samples(local_rank),
+                           .saves = saves_told(page_->saves(local_rank))});
     }
     return workers;
 }

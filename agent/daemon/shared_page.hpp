@@ -26,7 +26,8 @@ public:
     /// Called when LifeWatch finds a sign of a worker of this generation; on the watch's thread.
     using OnSign = std::function<void(Generation, LocalRank, FatalSignal told)>;
 
-    explicit SharedPage(OnSign on_sign) : on_sign_(std::move(on_sign)) {}
+    SharedPage(OnSign on_sign, LifeWatch::OnSaves on_saves)
+        : on_sign_(std::move(on_sign)), on_saves_(std::move(on_saves)) {}
 
     /// Makes the page of these workers. On failure there is none. A kernel that cannot report
     /// deaths is no failure.
@@ -55,6 +56,7 @@ private:
     [[nodiscard]] bool is_of(Generation generation) const;
 
     OnSign on_sign_;
+    LifeWatch::OnSaves on_saves_;
     std::unique_ptr<WorkerPage> page_;
     std::unique_ptr<LifeWatch> watch_;  ///< after the page, which it reads
 };

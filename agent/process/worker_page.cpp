@@ -48,6 +48,8 @@ void make_life_lock(WorkerPageSlot& slot) {
     pthread_mutexattr_destroy(&attributes);
 }
 
+constexpr int kTries = 4;  // of a write that takes some nanoseconds, once a step or a save
+
 }  // namespace
 
 Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, int slot_count,
@@ -77,6 +79,7 @@ Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, in
         std::construct_at(worker_page_figures(header, slots) + i);
         std::construct_at(worker_page_checkpoints(header, slots) + i);
         std::construct_at(worker_page_pace(header, slots) + i);
+        std::construct_at(worker_page_saves(header, slots) + i);
     }
     auto page = std::make_unique<WorkerPage>(std::move(file), header);
     page->allow_publishing(publish_until);
@@ -129,7 +132,6 @@ WorkerPage::Moments WorkerPage::moments(LocalRank local_rank) const {
 }
 
 std::optional<WorkerPage::Pace> WorkerPage::pace(LocalRank local_rank) const {
-    constexpr int kTries = 4;  // of a write that takes some nanoseconds, once a step
     (void)slot(local_rank);
     const auto slots = static_cast<std::uint32_t>(slot_count_);
     const WorkerPagePace& told = worker_page_pace(header_, slots)[local_rank.value()];
@@ -154,6 +156,38 @@ Duration WorkerPage::checkpointing(LocalRank local_rank) const {
     const WorkerPagePace& told =
         worker_page_pace(header_, static_cast<std::uint32_t>(slot_count_))[local_rank.value()];
     return std::chrono::nanoseconds(std::max(told.checkpointing_ns.load(), std::int64_t{0}));
+}
+
+std::optional<WorkerPage::Saves> WorkerPage::saves(LocalRank local_rank) const {
+    (void)slot(local_rank);
+    const WorkerPageSaves& told =
+        worker_page_saves(header_, static_cast<std::uint32_t>(slot_count_))[local_rank.value()];
+    for (int i = 0; i < kTries; ++i) {
+        const std::uint64_t writes = told.writes.load();
+        const Saves saves{.saved = told.saved.load(),
+                          .step = told.step.load(),
+                          .saved_ns = told.saved_ns.load(),
+                          .state_bytes = told.state_bytes.load(),
+                          .stall_ns = told.stall_ns.load(),
+                          .took_ns = told.took_ns.load(),
+                          .places = told.places.load(),
+                          .failed = told.failed.load(),
+                          .failed_step = told.failed_step.load(),
+                          .failed_ns = told.failed_ns.load(),
+                          .late = told.late.load(),
+                          .in_time = told.in_time.load(),
+                          .interval_ns = told.interval_ns.load()};
+        if (writes % 2 == 0 && told.writes.load() == writes) {
+            return writes == 0 ? std::nullopt : std::optional(saves);
+        }
+    }
+    return std::nullopt;
+}
+
+std::uint64_t WorkerPage::save_writes(LocalRank local_rank) const {
+    (void)slot(local_rank);
+    return worker_page_saves(header_, static_cast<std::uint32_t>(slot_count_))[local_rank.value()]
+        .writes.load();
 }
 
 std::uint64_t WorkerPage::samples(LocalRank local_rank) const {

@@ -74,14 +74,37 @@ public:
     /// How long its training has stood still for checkpoints, as it told.
     [[nodiscard]] Duration checkpointing(LocalRank local_rank) const;
 
+    /// How its saves go, as it told; the members are those of WorkerPageSaves.
+    struct Saves {
+        std::uint64_t saved = 0;
+        std::uint64_t step = kNoProgress;
+        std::int64_t saved_ns = 0;
+        std::uint64_t state_bytes = 0;
+        std::int64_t stall_ns = 0;
+        std::int64_t took_ns = 0;
+        std::uint64_t places = 0;
+        std::uint64_t failed = 0;
+        std::uint64_t failed_step = kNoProgress;
+        std::int64_t failed_ns = 0;
+        std::uint64_t late = 0;
+        std::uint64_t in_time = 0;
+        std::int64_t interval_ns = 0;
+    };
+    /// Returns nothing if the worker has never asked for a save, or writes all the time.
+    [[nodiscard]] std::optional<Saves> saves(LocalRank local_rank) const;
+
+    /// For LifeWatch: another number than before if there is news of the worker's saves.
+    [[nodiscard]] std::uint64_t save_writes(LocalRank local_rank) const;
+
     /// Trained on by this process so far, as it told.
     [[nodiscard]] std::uint64_t samples(LocalRank local_rank) const;
 
     /// Returns where this worker's checkpoints are, as it told: an absolute path; empty: not told.
     [[nodiscard]] std::string checkpoints(LocalRank local_rank) const;
 
-    /// For LifeWatch: where news about workers' lives is rung, the word in which the kernel notes
-    /// the death of the holder of this worker's lock, and the signal by which it said that it dies.
+    /// For LifeWatch: where news about workers' lives and saves is rung, the word in which the
+    /// kernel notes the death of the holder of this worker's lock, and the signal by which it said
+    /// that it dies.
     [[nodiscard]] std::atomic<std::uint32_t>& bell() { return header_->bell; }
     [[nodiscard]] std::atomic<std::uint32_t>& life_word(LocalRank local_rank);
     [[nodiscard]] FatalSignal fatal_signal(LocalRank local_rank) const;

@@ -18,6 +18,23 @@
 
 namespace ddprun::agent {
 
+/// How the saves go that a worker leads, as it told (WorkerPageSaves).
+struct SavesTold {
+    std::uint64_t saved = 0;
+    std::uint64_t step = 0;  ///< the last one that is complete, as the next five
+    Instant saved_at{};
+    std::uint64_t bytes = 0;
+    Duration stall{};
+    Duration took{};
+    std::uint64_t places = 0;
+    std::uint64_t failed = 0;
+    std::uint64_t failed_step = 0;
+    Instant failed_at{};
+    std::uint64_t late = 0;
+    std::uint64_t in_time = 0;
+    Duration interval{};
+};
+
 /// A worker's progress, as it told through its page.
 struct WorkerMoments {
     std::optional<Instant> main;
@@ -29,6 +46,7 @@ struct WorkerMoments {
     std::optional<StepTold> last;               ///< the last step, with all that belongs to it
     Duration checkpointing{};                   ///< has stood still for that, since its first step
     std::uint64_t samples = 0;                  ///< trained on by this process
+    std::optional<SavesTold> saves;             ///< none: it leads none
 };
 
 /// When the whole job came to it, as far as that follows from what the workers' store has seen, and

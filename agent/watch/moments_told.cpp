@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "rendezvous/wire/message_fields.hpp"
+
 namespace ddprun::agent {
 
 namespace {
@@ -35,11 +37,12 @@ void MomentsTold::begin(Generation generation, int base_rank) {
     told_step_.reset();
     told_checkpointing_ = {};
     hang_.reset();
+    saves_.reset();
 }
 
 std::optional<rdzv::Reached> MomentsTold::met(Instant now, bool hears) {
     is_heard_ = hears;
-    if (!hears || (reached_.empty() && !hang_)) {
+    if (!hears || (reached_.empty() && !hang_ && !saves_)) {
         return std::nullopt;
     }
     std::vector<rdzv::Moment> all;
@@ -48,6 +51,7 @@ std::optional<rdzv::Reached> MomentsTold::met(Instant now, bool hears) {
     }
     rdzv::Reached told = message(now, all);
     told.hang = hang_;
+    add_saves(now, told);
     return told;
 }
 
@@ -73,12 +77,24 @@ std::optional<rdzv::Reached> MomentsTold::note(Instant now,
 
 std::optional<rdzv::Reached> MomentsTold::note_told(Instant now,
                                                     const std::optional<std::uint64_t>& step,
-                                                    Duration checkpointing, bool have_ended) {
+                                                    Duration checkpointing, bool have_ended,
+                                                    const std::optional<rdzv::SavesSeen>& saves) {
     step_ = std::max(step_, step);
     checkpointing_ =
         std::max(checkpointing_, std::chrono::duration_cast<Milliseconds>(checkpointing));
     const bool is_new = checkpointing_ > told_checkpointing_ || (have_ended && step_ > told_step_);
-    return is_heard_ && is_new ? std::optional(message(now, {})) : std::nullopt;
+    if (saves) {
+        saves_ = saves;
+        saves_at_ = now;
+    }
+    if (!is_heard_ || !(is_new || saves)) {
+        return std::nullopt;
+    }
+    rdzv::Reached told = message(now, {});
+    if (saves) {
+        add_saves(now, told);
+    }
+    return told;
 }
 
 std::optional<rdzv::Reached> MomentsTold::note_hang(Instant now, const rdzv::HangSeen& seen) {
@@ -89,6 +105,16 @@ std::optional<rdzv::Reached> MomentsTold::note_hang(Instant now, const rdzv::Han
     rdzv::Reached told = message(now, {});
     told.hang = seen;
     return told;
+}
+
+void MomentsTold::add_saves(Instant now, rdzv::Reached& message) const {
+    message.saves = saves_;
+    if (message.saves) {
+        const auto since = std::chrono::duration_cast<Milliseconds>(now - saves_at_);
+        for (Milliseconds* const age : {&message.saves->age, &message.saves->failed_age}) {
+            *age = std::min(*age + since, rdzv::kDurationMax);
+        }
+    }
 }
 
 rdzv::Reached MomentsTold::message(Instant now, const std::vector<rdzv::Moment>& which) {

@@ -28,10 +28,11 @@ public:
                                                     const std::vector<rdzv::Event>& events);
 
     /// Takes the last step and the checkpoint times that workers told, as TimeUse::note_told().
-    /// Returns a message if workers spent more time on checkpoints, or have ended after more steps.
-    [[nodiscard]] std::optional<rdzv::Reached> note_told(Instant now,
-                                                         const std::optional<std::uint64_t>& step,
-                                                         Duration checkpointing, bool have_ended);
+    /// Returns a message if workers spent more time on checkpoints, or have ended after more steps,
+    /// or if there is news of their saves, as SavesWatch reports it.
+    [[nodiscard]] std::optional<rdzv::Reached> note_told(
+        Instant now, const std::optional<std::uint64_t>& step, Duration checkpointing,
+        bool have_ended, const std::optional<rdzv::SavesSeen>& saves = {});
 
     /// A sign of a hang, the only one of this generation.
     [[nodiscard]] std::optional<rdzv::Reached> note_hang(Instant now, const rdzv::HangSeen& seen);
@@ -45,6 +46,7 @@ private:
         rdzv::ReachedMoment moment;
     };
     [[nodiscard]] rdzv::Reached message(Instant now, const std::vector<rdzv::Moment>& which);
+    void add_saves(Instant now, rdzv::Reached& message) const;
 
     Generation generation_;
     int base_rank_ = 0;
@@ -55,6 +57,8 @@ private:
     std::optional<std::uint64_t> told_step_;  ///< the rendezvous knows it, and the next
     Milliseconds told_checkpointing_{0};
     std::optional<rdzv::HangSeen> hang_;
+    std::optional<rdzv::SavesSeen> saves_;
+    Instant saves_at_{};  ///< since when that is so
 };
 
 }  // namespace ddprun::agent

@@ -14,6 +14,7 @@
 #include "base/printable.hpp"
 #include "launcher/ctl/json_field.hpp"
 #include "rendezvous/core/first_failure.hpp"
+#include "rendezvous/events/save_figures.hpp"
 
 namespace ddprun::launcher {
 
@@ -25,6 +26,12 @@ std::optional<int> number(const json& event, const char* name) {
     const auto field = event.find(name);
     return field != event.end() && field->is_number_integer() ? std::optional(field->get<int>())
                                                               : std::nullopt;
+}
+
+/// 0: it has no such number.
+std::int64_t long_number(const json& event, const char* name) {
+    const auto field = event.find(name);
+    return field != event.end() && field->is_number_integer() ? field->get<std::int64_t>() : 0;
 }
 
 std::string local_time(const std::string& utc) {
@@ -70,6 +77,19 @@ std::string own_text(const std::string& kind, const json& event) {
     }
     if (kind == "held_up") {
         return "for " + seconds_text(event, "ms");
+    }
+    if (kind == "checkpoint_saved") {
+        return rdzv::save_text({.step = {},
+                                .bytes = long_number(event, "bytes"),
+                                .stall = Milliseconds(long_number(event, "stall_ms")),
+                                .took = Milliseconds(long_number(event, "took_ms")),
+                                .where = said(event, "where")});
+    }
+    if (kind == "checkpoint_failed") {
+        return "the worker's output says why";
+    }
+    if (kind == "checkpoint_behind" && said(event, "text").empty()) {
+        return "checkpoints keep up again";
     }
     if (kind == "stopping") {
         return event.contains("asked") ? "asked to save and leave"

@@ -115,6 +115,9 @@ std::string job_text(const std::string& answer) {
                             said(slowest, "rank"), kPercent * slowest.value("cost_share", 0.0));
     }
     text += lost_rows(status);
+    if (const std::string saved = said(member(status, "checkpoint"), "text"); !saved.empty()) {
+        text += fmt::format("  last checkpoint: {}\n", saved);
+    }
     text += fmt::format("  time    {}\n", said(time, "text"));
     for (const ordered_json& restart : member(time, "restarts")) {
         text += fmt::format("  {}  {}\n", said(restart, "time"), said(restart, "text"));

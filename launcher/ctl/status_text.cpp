@@ -159,6 +159,9 @@ std::string job_text(const JobStatus& job) {
     if (!job.time_text.empty()) {
         text += fmt::format("  time: {}\n", clean(job.time_text));
     }
+    if (!job.checkpoint_text.empty()) {
+        text += fmt::format("  last checkpoint: {}\n", clean(job.checkpoint_text));
+    }
     if (!job.not_durable.empty()) {
         text += fmt::format("  not durable: {}\n", clean(job.not_durable));
     }

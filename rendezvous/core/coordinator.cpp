@@ -102,14 +102,20 @@ void reached(Step& step, ConnectionId connection, const Reached& message) {
     if (node == nullptr) {
         return;
     }
+    const auto hear = [&] {
+        hear_reached(step, *node, message);
+        if (message.saves) {
+            hear_saves(step, *node, *message.saves);
+        }
+    };
     std::visit(Overloaded{
                    [&](Running& running) {
-                       hear_reached(step, *node, message);
+                       hear();
                        if (message.hang) {
                            hear_hang(step, running, *node, *message.hang);
                        }
                    },
-                   [&](const Stopping&) { hear_reached(step, *node, message); },
+                   [&](const Stopping&) { hear(); },
                    NothingIn<Forming, Closed, Adopting, Restored>(),
                },
                step.run.phase);

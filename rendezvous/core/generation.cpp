@@ -22,6 +22,7 @@ void CurrentGeneration::begin(Instant now, std::vector<Place> chosen, const std:
     started_at = now;
     places = std::move(chosen);
     reached.clear();
+    saves.clear();
     std::string text = fmt::format("{}|{}|{:016x}", run_token, number.value(), random);
     for (const Place& place : places) {
         text += fmt::format("|{}:{}", place.node.value(), place.slots);

@@ -36,6 +36,7 @@ struct CurrentGeneration {
     StoreAddress store;
     std::vector<std::string> admitted;  ///< addresses that may use its store; empty: all
     MomentsReached reached;             ///< how far its workers are
+    std::map<NodeId, SavesSeen> saves;  ///< of those that lead saves; no record has it
 
     /// A daemon before this one may have used it: it is not used again.
     void learn_number(Generation heard);

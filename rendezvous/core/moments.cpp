@@ -57,4 +57,15 @@ void hear_reached(Step& step, const Node& node, const Reached& message) {
     }
 }
 
+void hear_saves(Step& step, const Node& node, const SavesSeen& seen) {
+    CurrentGeneration& current = step.run.current;
+    if (seen.local_rank.value() < 0 || seen.local_rank.value() >= node.info.slots) {
+        return;
+    }
+    const Rank rank = current.rank_of(node.info.node, seen.local_rank);
+    SavesSeen& before = current.saves[node.info.node];
+    publish_saves(step, rank, before, seen);
+    before = seen;
+}
+
 }  // namespace ddprun::rdzv

@@ -31,4 +31,8 @@ using MomentsReached = std::map<Moment, MomentReached>;
 /// estimate at once, unless some worker has told it.
 void hear_reached(Step& step, const Node& node, const Reached& message);
 
+/// A member's worker has saved a checkpoint, or could not, or its saves fall behind: published as
+/// far as it is new.
+void hear_saves(Step& step, const Node& node, const SavesSeen& seen);
+
 }  // namespace ddprun::rdzv

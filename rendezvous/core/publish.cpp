@@ -8,6 +8,7 @@
 
 #include "rendezvous/core/run.hpp"
 #include "rendezvous/events/event_fields.hpp"
+#include "rendezvous/events/save_figures.hpp"
 
 namespace ddprun::rdzv {
 
@@ -116,6 +117,12 @@ void publish_hang(Step& step, const HangSeen& seen) {
     Event event = hang_event(step.now, step.run.current.number, seen);
     notify(step, event);
     step.out.add(Publish{std::move(event)});
+}
+
+void publish_saves(Step& step, Rank rank, const SavesSeen& before, const SavesSeen& seen) {
+    for (Event& event : save_events(step.now, step.run.current.number, rank, before, seen)) {
+        step.out.add(Publish{std::move(event)});
+    }
 }
 
 void publish_formed(Step& step, const std::string& why) {

@@ -30,6 +30,9 @@ void publish_moment(Step& step, Moment what, const MomentReached& reached);
 /// Its workers live and go nowhere, as far as their nodes see.
 void publish_hang(Step& step, const HangSeen& seen);
 
+/// The saves that `rank` leads, last published as `before`, as far as they are news.
+void publish_saves(Step& step, Rank rank, const SavesSeen& before, const SavesSeen& seen);
+
 /// All its nodes have got their places.
 void publish_formed(Step& step, const std::string& why);
 

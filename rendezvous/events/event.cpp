@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::array<std::pair<std::string_view, EventKind>, 38> kEventKindNames = {{
+constexpr std::array<std::pair<std::string_view, EventKind>, 41> kEventKindNames = {{
     {"begun", EventKind::Begun},
     {"link_up", EventKind::LinkUp},
     {"link_down", EventKind::LinkDown},
@@ -53,6 +53,9 @@ constexpr std::array<std::pair<std::string_view, EventKind>, 38> kEventKindNames
     {"durability", EventKind::Durability},
     {"restored", EventKind::Restored},
     {"operator", EventKind::Operator},
+    {"checkpoint_saved", EventKind::CheckpointSaved},
+    {"checkpoint_failed", EventKind::CheckpointFailed},
+    {"checkpoint_behind", EventKind::CheckpointBehind},
 }};
 
 /// The end of a text says more than its beginning: it is a worker's last words, or an error.

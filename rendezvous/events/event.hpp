@@ -60,6 +60,9 @@ enum class EventKind {
     Durability,
     Restored,
     Operator,
+    CheckpointSaved,
+    CheckpointFailed,
+    CheckpointBehind,
 };
 
 [[nodiscard]] std::string_view name_of(EventKind kind);

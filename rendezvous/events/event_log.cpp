@@ -10,6 +10,7 @@ namespace ddprun::rdzv {
 const std::string& EventLog::add(const Event& event, Instant now, Milliseconds unix_now) {
     DDP_CHECK(!is_closed_, next_);
     time_use_.take(event);
+    saves_.take(event);
     if (whose_ == EventsOf::Job) {
         counts_.take(event);
     }

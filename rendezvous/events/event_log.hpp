@@ -10,6 +10,7 @@
 #include "base/limits.hpp"
 #include "rendezvous/events/event.hpp"
 #include "rendezvous/events/event_counts.hpp"
+#include "rendezvous/events/save_figures.hpp"
 #include "rendezvous/events/time_use.hpp"
 
 namespace ddprun::rdzv {
@@ -57,6 +58,8 @@ public:
     [[nodiscard]] const TimeUse& time_use() const { return time_use_; }
     /// Counts of a whole job; a node's own events are not counted.
     [[nodiscard]] const EventCounts& counts() const { return counts_; }
+    /// Counts a node's own events, too.
+    [[nodiscard]] const SaveFigures& saves() const { return saves_; }
 
 private:
     void keep(std::string line);
@@ -65,6 +68,7 @@ private:
     EventsOf whose_;
     TimeUse time_use_;
     EventCounts counts_;
+    SaveFigures saves_;
     std::deque<std::string> lines_;
     std::size_t bytes_ = 0;  ///< of lines_
     std::uint64_t next_ = 1;

@@ -10,6 +10,7 @@
 #include "rendezvous/events/event_counts.hpp"
 #include "rendezvous/events/figures_of.hpp"
 #include "rendezvous/events/rank_board.hpp"
+#include "rendezvous/events/save_figures.hpp"
 #include "rendezvous/events/time_use.hpp"
 #include "rendezvous/wire/control.hpp"
 
@@ -20,6 +21,8 @@ struct JobFigures {
     JobStatus status;
     EventCounts counts;
     TimeShares time;
+    SaveFigures saves;
+    Milliseconds saved_at{0};        ///< the last save was complete, since 1970
     std::optional<RanksTold> ranks;  ///< none: nothing is known of them
 };
 

@@ -193,6 +193,39 @@ void add_times(std::vector<MetricFamily>& families, const std::vector<JobFigures
     shares.move_to(families);
 }
 
+/// Adds the saves of jobs whose workers report them.
+void add_saves(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
+    Family saves("ddprun_job_checkpoints_total", "Checkpoints that were saved.",
+                 MetricType::Counter);
+    Family failures("ddprun_job_checkpoint_failures_total", "Saves that have failed.",
+                    MetricType::Counter);
+    Family behind("ddprun_job_checkpoint_behind", "1 while saves fall behind.");
+    Family step("ddprun_job_checkpoint_step", "Step of the last checkpoint.");
+    Family bytes("ddprun_job_checkpoint_bytes", "What all ranks have saved in it.");
+    Family took("ddprun_job_checkpoint_duration_seconds", "From its begin until it was complete.");
+    Family stall("ddprun_job_checkpoint_stall_seconds", "Training stood still so long for it.");
+    Family time("ddprun_job_checkpoint_timestamp_seconds", "When it was complete, since 1970.");
+    for (const JobFigures& job : jobs) {
+        if (!job.saves.has_any()) {
+            continue;
+        }
+        const std::initializer_list<Label> labels{{"job_id", job.status.job.value()}};
+        saves.add(labels, static_cast<double>(job.saves.saves()));
+        failures.add(labels, static_cast<double>(job.saves.failures()));
+        behind.add(labels, job.saves.behind().empty() ? 0 : 1);
+        if (const std::optional<LastSave>& last = job.saves.last()) {
+            step.add(labels, static_cast<double>(last->step.value_or(0)));
+            bytes.add(labels, static_cast<double>(last->bytes));
+            took.add(labels, seconds(last->took));
+            stall.add(labels, seconds(last->stall));
+            time.add(labels, seconds(job.saved_at));
+        }
+    }
+    for (Family* family : {&saves, &failures, &behind, &step, &bytes, &took, &stall, &time}) {
+        family->move_to(families);
+    }
+}
+
 void add_nodes(std::vector<MetricFamily>& families, const std::vector<JobFigures>& jobs) {
     Family connected("ddprun_node_connected", "1 if the node's agent is connected.");
     Family heard("ddprun_node_last_heard_seconds", "Since the node was heard.");
@@ -397,6 +430,7 @@ std::string serialized(const DaemonFigures& daemon) {
     add_gauges(families, daemon.jobs);
     add_counters(families, daemon.jobs);
     add_times(families, daemon.jobs);
+    add_saves(families, daemon.jobs);
     add_progress(families, daemon.jobs);
     add_store(families, daemon.jobs);
     if (daemon.extent.nodes) {

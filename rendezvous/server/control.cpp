@@ -66,7 +66,9 @@ StatusReply status_of_jobs(const JobId& wanted, const Jobs& jobs, const Progress
             return;
         }
         reply.jobs.push_back(status_of(id, *coordinator.run(), now, left));
-        reply.jobs.back().time_text = shares_text(jobs.events(id)->time_use().shares(now));
+        const EventLog& log = *jobs.events(id);
+        reply.jobs.back().time_text = shares_text(log.time_use().shares(now));
+        reply.jobs.back().checkpoint_text = saves_text(log.saves(), now);
         if (const RankBoard* board = progress.board(id)) {
             add_pace(reply.jobs.back(), *board);
         }
@@ -106,6 +108,7 @@ struct WholeJob {
     JobStatus status;
     std::optional<RanksTold> ranks;
     nlohmann::ordered_json time;
+    nlohmann::ordered_json saves;  ///< null: there was none
 };
 
 void add_text(std::string& text, const WholeJob& job, std::size_t& ranks_left) {
@@ -118,6 +121,9 @@ void add_text(std::string& text, const WholeJob& job, std::size_t& ranks_left) {
         if (const std::string slowest = job.ranks->slowest_json(); !slowest.empty()) {
             text += ",\"slowest\":" + slowest;
         }
+    }
+    if (!job.saves.is_null()) {
+        text += ",\"checkpoint\":" + job.saves.dump(-1, ' ', false, Json::error_handler_t::replace);
     }
     text += ",\"time\":" + job.time.dump(-1, ' ', false, Json::error_handler_t::replace) + "}";
 }
@@ -133,10 +139,12 @@ std::function<std::string()> status_text(const JobId& wanted, const Jobs& jobs,
     std::vector<WholeJob> whole;
     for (JobStatus& status : reply.jobs) {
         const RankBoard* board = progress.board(status.job);
-        const TimeUse& time = jobs.events(status.job)->time_use();
+        const EventLog& log = *jobs.events(status.job);
         whole.push_back({.status = std::move(status),
                          .ranks = board ? std::optional(board->told()) : std::nullopt,
-                         .time = time_use_json(time, now, unix_now())});
+                         .time = time_use_json(log.time_use(), now, unix_now()),
+                         .saves = log.saves().has_any() ? saves_json(log.saves(), now, unix_now())
+                                                        : nlohmann::ordered_json()});
     }
     return [whole = std::move(whole), left_out = reply.jobs_left_out] {
         std::string text = "{\"jobs\":[";

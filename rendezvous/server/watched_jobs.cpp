@@ -5,11 +5,24 @@
 
 #include <fmt/format.h>
 
+#include "base/os/unix_time.hpp"
 #include "rendezvous/core/coordinator.hpp"
 #include "rendezvous/core/status.hpp"
 #include "rendezvous/server/control.hpp"
 
 namespace ddprun::rdzv {
+
+namespace {
+
+/// When the last save was complete, since 1970; 0: there was none.
+Milliseconds saved_at(const SaveFigures& saves, Instant now) {
+    if (!saves.last()) {
+        return Milliseconds(0);
+    }
+    return unix_now() - std::chrono::duration_cast<Milliseconds>(now - saves.last()->at);
+}
+
+}  // namespace
 
 Result<void> WatchedJobs::check_leads() const {
     if (!leader_) {
@@ -78,6 +91,8 @@ Result<Watched::MakeText> WatchedJobs::metrics(FiguresOf extent, std::size_t wat
             daemon.jobs.push_back({.status = status_of(id, *coordinator.run(), now, all),
                                    .counts = events.counts(),
                                    .time = events.time_use().shares(now),
+                                   .saves = events.saves(),
+                                   .saved_at = saved_at(events.saves(), now),
                                    .ranks = board ? std::optional(board->told()) : std::nullopt});
         });
     }

@@ -122,7 +122,8 @@ struct JobStatus {
     std::string verdict;           ///< Closed
     std::optional<SlowestStatus> slow;
     std::optional<StallStatus> stall;
-    std::string time_text;  ///< where its time went, for people
+    std::string time_text;        ///< where its time went, for people
+    std::string checkpoint_text;  ///< how its saves go, for people; empty: there was none
 
     bool operator==(const JobStatus&) const = default;
 };

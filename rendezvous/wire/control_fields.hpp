@@ -139,6 +139,7 @@ void visit_fields(Is<JobStatus> auto& job, auto& visit) {
     visit.object("slow", job.slow);
     visit.object("stall", job.stall);
     visit.text("time_text", job.time_text);
+    visit.text("checkpoint_text", job.checkpoint_text);
 }
 
 void visit_fields(Is<StatusReply> auto& reply, auto& visit) {

@@ -311,12 +311,28 @@ void visit_fields(Is<HangSeen> auto& hang, auto& visit) {
     visit.duration("looks_every_ms", hang.looks_every);
 }
 
+void visit_fields(Is<SavesSeen> auto& saves, auto& visit) {
+    visit_local_rank(visit, saves.local_rank);
+    visit_natural(visit, "saved", saves.saved);
+    visit_natural(visit, "step", saves.step);
+    visit_natural(visit, "bytes", saves.bytes);
+    visit.duration("stall_ms", saves.stall);
+    visit.duration("took_ms", saves.took);
+    visit.duration("age_ms", saves.age);
+    visit_natural(visit, "places", saves.places);
+    visit_natural(visit, "failed", saves.failed);
+    visit_natural(visit, "failed_step", saves.failed_step);
+    visit.duration("failed_age_ms", saves.failed_age);
+    visit.text("behind", saves.behind);
+}
+
 void visit_fields(Is<Reached> auto& reached, auto& visit) {
     visit_generation(visit, reached.generation);
     visit.objects("moments", reached.moments, kMomentNames.size());
     visit.duration("checkpointing_ms", reached.checkpointing);
     visit_natural(visit, "step", reached.step);
     visit.object("hang", reached.hang);
+    visit.object("saves", reached.saves);
 }
 
 void visit_fields(Is<Progress> auto& progress, auto& visit) {

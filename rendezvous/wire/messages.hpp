@@ -305,6 +305,24 @@ struct HangSeen {
     bool operator==(const HangSeen&) const = default;
 };
 
+/// How the saves go that one worker leads. The numbers count from the start of its generation.
+struct SavesSeen {
+    LocalRank local_rank;
+    std::uint64_t saved = 0;   ///< saves that are complete
+    std::uint64_t step = 0;    ///< of the last of these, as the next five
+    std::uint64_t bytes = 0;   ///< that all ranks have saved
+    Milliseconds stall{0};     ///< training stood still so long for it
+    Milliseconds took{0};      ///< from its begin until it was complete
+    Milliseconds age{0};       ///< from then to the sending
+    std::uint64_t places = 0;  ///< bits kSavePlace… of worker_page.hpp
+    std::uint64_t failed = 0;  ///< saves that have failed
+    std::uint64_t failed_step = 0;
+    Milliseconds failed_age{0};
+    std::string behind;  ///< why saves fall behind, one line for people; empty: they do not
+
+    bool operator==(const SavesSeen&) const = default;
+};
+
 /// Moments that this node's workers reached since the last report. Only if it hears_moments.
 struct Reached {
     static constexpr std::string_view kType = "reached";
@@ -314,6 +332,7 @@ struct Reached {
     Milliseconds checkpointing{0};       ///< one of them has spent so long in that, the others less
     std::optional<std::uint64_t> step;   ///< the last one that any of them has told
     std::optional<HangSeen> hang;        ///< at most once a generation
+    std::optional<SavesSeen> saves;      ///< if there is news of them
 
     bool operator==(const Reached&) const = default;
 };

@@ -44,7 +44,7 @@ worker::Page look(const SharedPage& page, const StartWorkers& start, int local_r
 }  // namespace
 
 TEST_CASE("a signal spares the workers that look at the page, if it spares any") {
-    SharedPage page(no_sign);
+    SharedPage page(no_sign, [] {});
     const StartWorkers start = two_workers(Generation(3));
     REQUIRE(page.make(start));
     const worker::Page looking = look(page, start, 1);
@@ -58,7 +58,7 @@ TEST_CASE("a signal spares the workers that look at the page, if it spares any")
 }
 
 TEST_CASE("what is meant for another generation does not reach the page") {
-    SharedPage page(no_sign);
+    SharedPage page(no_sign, [] {});
     const StartWorkers start = two_workers(Generation(3));
     REQUIRE(page.make(start));
     worker::Page looking = look(page, start, 1);
@@ -78,7 +78,7 @@ TEST_CASE("workers may publish before the moment that their agent was told last"
     const Instant now = std::chrono::steady_clock::now();
     const Instant past = now - std::chrono::seconds(1);
     const Instant future = now + std::chrono::hours(1);
-    SharedPage page(no_sign);
+    SharedPage page(no_sign, [] {});
     StartWorkers start = two_workers(Generation(1));
     // As values: the generator outlives this run of the test case.
     start.publish_until =
@@ -93,7 +93,7 @@ TEST_CASE("workers may publish before the moment that their agent was told last"
 }
 
 TEST_CASE("without a page every worker is signalled and nothing is known of its progress") {
-    SharedPage page(no_sign);
+    SharedPage page(no_sign, [] {});
     page.carry_out(AskWorkersToLeave{.generation = Generation(1), .signal = SIGTERM});
     page.carry_out(AllowPublishing{.generation = Generation(1), .until = Instant::max()});
     const SignalWorkers signal{
@@ -103,7 +103,7 @@ TEST_CASE("without a page every worker is signalled and nothing is known of its 
 }
 
 TEST_CASE("a page that cannot be made is not there") {
-    SharedPage page(no_sign);
+    SharedPage page(no_sign, [] {});
     const StartWorkers start = two_workers(Generation(1));
     {
         const NoMoreFiles limit;

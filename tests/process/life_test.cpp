@@ -30,6 +30,7 @@
 #include "tests/support/old_kernel.hpp"
 #include "tests/support/places.hpp"
 #include "worker_runtime/env/life_lock.hpp"
+#include "worker_runtime/env/page.hpp"
 
 namespace ddprun::agent {
 
@@ -75,9 +76,12 @@ class Life {
 public:
     Life()
         : page_(std::move(*WorkerPage::create(Generation(1), 2, Instant::max()))),
-          watch_(*page_, [this](LocalRank local_rank, FatalSignal told) {
-              signs.add({local_rank, told});
-          }) {}
+          watch_(
+              *page_,
+              [this](LocalRank local_rank, FatalSignal told) {
+                  signs.add({local_rank, told});
+              },
+              [this] { saves.add({}); }) {}
     ~Life() { end(); }
 
     /// Forks worker 1, which takes its lock and then does `work`. Returns when it has.
@@ -134,6 +138,7 @@ public:
     }
 
     Signs signs;
+    Signs saves;  ///< one each time when there is news of saves
     TestPipe from_worker;
     int pid = 0;
 
@@ -156,7 +161,11 @@ private:
     }
 
     std::unique_ptr<WorkerPage> page_;
+
+public:
     const std::string path = fmt::format("/proc/{}/fd/{}", getpid(), page_->file());
+
+private:
     LifeWatch watch_;
 };
 
@@ -205,6 +214,27 @@ TEST_CASE("a worker that is killed is known to die by that signal") {
     CHECK(WTERMSIG(life.end()) == SIGKILL);
 }
 
+TEST_CASE("news of a worker's saves wakes the agent, and is no sign of its death") {
+    if (is_left_out()) {
+        return;
+    }
+    Life life;
+    life.start([&life] {
+        Result<worker::Page> page =
+            worker::Page::open(life.path, Generation(1), LocalRank(1), /*local_world_size=*/2);
+        if (!page) {
+            _exit(96);
+        }
+        page->tell_save_begun(7);
+        page->tell_save_stalled(Duration::zero());
+        page->tell_save_ended({.is_complete = true});
+        pause();
+    });
+    CHECK(life.saves.next());
+    CHECK(life.signs.is_empty());
+    REQUIRE(kill(life.pid, SIGKILL) == 0);
+}
+
 TEST_CASE("a sign of a worker that has not been reported as started is kept until it is") {
     if (is_left_out()) {
         return;
@@ -215,7 +245,7 @@ TEST_CASE("a sign of a worker that has not been reported as started is kept unti
     REQUIRE(sign);
     WorkerSpec worker;
     worker.local_rank = LocalRank(0);
-    GenerationOnNode generation({.generation = Generation(1), .workers = {worker}}, {});
+    GenerationOnNode generation({.generation = Generation(1), .workers = {worker}}, {}, {});
     CHECK_FALSE(generation.abnormal_end(LocalRank(0), sign->told));
     const std::optional<FatalSignal> kept = generation.worker_started(LocalRank(0), life.pid);
     REQUIRE(kept);

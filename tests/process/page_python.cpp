@@ -46,4 +46,13 @@ TEST_CASE("what a worker in Python tells is known to its agent, and what it is a
     CHECK(figures_on_page((*page)->file(), 3, 0).main_ns == 0);
     CHECK((*page)->checkpoints(LocalRank(1)) == "/data/checkpoints");
     CHECK((*page)->checkpoints(LocalRank(0)).empty());
+    const std::optional<agent::WorkerPage::Saves> saves = (*page)->saves(LocalRank(1));
+    REQUIRE(saves);
+    CHECK(saves->saved == 2);  // by two processes of the slot, one after the other
+    CHECK(saves->step == 4812);
+    CHECK(saves->stall_ns == 12'000'000);
+    CHECK(saves->state_bytes == std::uint64_t{1} << 40);
+    CHECK(saves->places == kSavePlaceDisk);
+    CHECK(saves->in_time == 2);
+    CHECK_FALSE((*page)->saves(LocalRank(0)));
 }

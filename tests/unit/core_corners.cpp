@@ -617,6 +617,64 @@ TEST_CASE("moments are told in their order, however late a node's word comes") {
     CHECK(driver.events.back().at == driver.now - Milliseconds(50));
 }
 
+/// The events of that kind that were published.
+std::vector<Event> published(const Driver& driver, EventKind kind) {
+    std::vector<Event> events;
+    std::copy_if(driver.events.begin(), driver.events.end(), std::back_inserter(events),
+                 [kind](const Event& event) { return event.kind == kind; });
+    return events;
+}
+
+TEST_CASE("a save is published once, however often a node reports it") {
+    Driver driver;
+    for (std::uint64_t i = 1; i <= 2; ++i) {
+        driver.hear(i, join_of(std::to_string(i), 2));
+    }
+    driver.now += Milliseconds(5000);
+    SavesSeen seen{.local_rank = LocalRank(0),
+                   .saved = 2,
+                   .step = 1200,
+                   .bytes = 4096,
+                   .stall = Milliseconds(12),
+                   .took = Milliseconds(800),
+                   .age = Milliseconds(300),
+                   .places = 1};
+    const auto report = [&](std::uint64_t generation) {
+        driver.hear(2, Reached{.generation = Generation(generation),
+                               .moments = {},
+                               .step = {},
+                               .hang = {},
+                               .saves = seen});
+    };
+    report(1);
+    report(1);
+    report(7);  // of no generation
+    std::vector<Event> saved = published(driver, EventKind::CheckpointSaved);
+    REQUIRE(saved.size() == 1);
+    CHECK(saved[0].at == driver.now - Milliseconds(300));
+    CHECK(saved[0].generation == Generation(1));
+    CHECK(saved[0].rank == Rank(1));
+    CHECK(saved[0].step == 1200u);
+    CHECK(number_of(saved[0], "saves") == 2);
+    CHECK(text_of(saved[0], "where") == "disk");
+    seen.saved = 3;
+    seen.failed = 1;
+    seen.behind = "too slow";
+    report(1);
+    CHECK(published(driver, EventKind::CheckpointSaved).size() == 2);
+    CHECK(number_of(published(driver, EventKind::CheckpointSaved)[1], "saves") == 1);
+    CHECK(published(driver, EventKind::CheckpointFailed).size() == 1);
+    CHECK(published(driver, EventKind::CheckpointBehind).size() == 1);
+    seen.behind.clear();
+    report(1);
+    REQUIRE(published(driver, EventKind::CheckpointBehind).size() == 2);
+    CHECK(text_of(published(driver, EventKind::CheckpointBehind)[1], "text").empty());
+    seen.local_rank = LocalRank(1);  // a rank that the node has not
+    seen.saved = 9;
+    report(1);
+    CHECK(published(driver, EventKind::CheckpointSaved).size() == 2);
+}
+
 /// The hang notices that users were given.
 std::vector<Event> hang_notices(const Driver& driver) {
     std::vector<Event> notices;

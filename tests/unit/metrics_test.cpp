@@ -34,9 +34,20 @@ public:
             {.jobs = {{.status = status_of(id_, *coordinator_.run(), now_, all),
                        .counts = events_.counts(),
                        .time = events_.time_use().shares(now_),
+                       .saves = events_.saves(),
+                       .saved_at = Milliseconds(1'700'000'000'250),
                        .ranks = board_.told()}},
              .watchers = 2,
              .extent = extent});
+    }
+
+    /// The worker of rank 0, whose node is on connection 1, has saved.
+    void save(const SavesSeen& seen) {
+        step(Received{ConnectionId(1), Reached{.generation = Generation(1),
+                                               .moments = {},
+                                               .step = {},
+                                               .hang = {},
+                                               .saves = seen}});
     }
 
     /// All ranks of `node` are at `step`, and take so long for one.
@@ -153,6 +164,38 @@ TEST_CASE("what the ranks have told is told of the job, and of each rank to who 
     CHECK(has_line(text, "ddprun_store_operation_seconds_sum{" + get + "0.05"));
     CHECK(text.find("quantile") == std::string::npos);
     CHECK(daemon.text({.nodes = true}).find("ddprun_rank_") == std::string::npos);
+}
+
+TEST_CASE("saves are told of a job whose workers report them") {
+    Daemon daemon;
+    daemon.join(1, "a", 1);
+    const std::string job = R"({job_id="llama \"7\"\n"} )";
+    CHECK(daemon.text().find("checkpoint_") == std::string::npos);
+    daemon.save({.saved = 0, .failed = 1, .failed_step = 3});
+    std::string text = daemon.text();
+    CHECK(has_line(text, "ddprun_job_checkpoints_total" + job + "0"));
+    CHECK(has_line(text, "ddprun_job_checkpoint_failures_total" + job + "1"));
+    CHECK(text.find("ddprun_job_checkpoint_step") == std::string::npos);
+    daemon.save({.saved = 3,
+                 .step = 1200,
+                 .bytes = 4096,
+                 .stall = Milliseconds(12),
+                 .took = Milliseconds(800),
+                 .places = 1,
+                 .failed = 1,
+                 .behind = "too slow"});
+    text = daemon.text();
+    CHECK(has_line(text, "# TYPE ddprun_job_checkpoints_total counter"));
+    CHECK(has_line(text, "ddprun_job_checkpoints_total" + job + "3"));
+    CHECK(has_line(text, "ddprun_job_checkpoint_failures_total" + job + "1"));
+    CHECK(has_line(text, "ddprun_job_checkpoint_behind" + job + "1"));
+    CHECK(has_line(text, "ddprun_job_checkpoint_step" + job + "1200"));
+    CHECK(has_line(text, "ddprun_job_checkpoint_bytes" + job + "4096"));
+    CHECK(has_line(text, "ddprun_job_checkpoint_duration_seconds" + job + "0.8"));
+    CHECK(has_line(text, "ddprun_job_checkpoint_stall_seconds" + job + "0.012"));
+    CHECK(has_line(text, "ddprun_job_checkpoint_timestamp_seconds" + job + "1700000000.25"));
+    daemon.save({.saved = 4, .step = 1300, .failed = 1});
+    CHECK(has_line(daemon.text(), "ddprun_job_checkpoint_behind" + job + "0"));
 }
 
 }  // namespace

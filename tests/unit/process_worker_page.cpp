@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -271,12 +272,142 @@ TEST_CASE("a page of version 3 is used without what version 4 has added") {
     std::uint64_t step = 0;
     REQUIRE(pread(file.get(), &step, sizeof(step), 64 + 128 + 8) == sizeof(step));
     CHECK(step == 4812);
-    // A newer one has at least what version 4 has.
-    header.version = 9;
+    // A newer one has at least what the newest one has that is known.
+    header.version = 10;
     REQUIRE(pwrite(file.get(), &header, sizeof(header), 0) == sizeof(header));
-    CHECK(refusal(path, Generation(5)).find("version 9") != std::string::npos);
-    REQUIRE(ftruncate(file.get(), static_cast<off_t>(worker_page_bytes(slots, 9) + 4096)) == 0);
+    CHECK(refusal(path, Generation(5)).find("version 10") != std::string::npos);
+    REQUIRE(ftruncate(file.get(), static_cast<off_t>(worker_page_bytes(slots, 10) + 4096)) == 0);
     CHECK(worker::Page::open(path, Generation(5), LocalRank(1), kSlots));
+}
+
+TEST_CASE("a save is told once its stall and its end are known, in either order") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(7));
+    Result<worker::Page> leading =
+        worker::Page::open(path_of(*page), Generation(7), LocalRank(1), kSlots);
+    REQUIRE(leading);
+    CHECK_FALSE(page->saves(LocalRank(1)).has_value());
+    const bool ends_first = GENERATE(false, true);
+    const worker::SaveEnd end{.is_complete = true, .bytes = 1'200'000'000};
+    const Instant before = std::chrono::steady_clock::now();
+    leading->tell_save_asked(false);
+    leading->tell_save_begun(1200);
+    const std::uint32_t bell = page->bell();
+    if (ends_first) {
+        leading->tell_save_ended(end);
+    } else {
+        leading->tell_save_stalled(std::chrono::milliseconds(12));
+    }
+    CHECK(page->saves(LocalRank(1)).value().saved == 0);
+    CHECK(page->bell() == bell);
+    const Instant one_is_told = std::chrono::steady_clock::now();
+    if (ends_first) {
+        leading->tell_save_stalled(std::chrono::milliseconds(12));
+    } else {
+        leading->tell_save_ended(end);
+    }
+    CHECK(page->bell() == bell + 1);
+    const WorkerPage::Saves saves = page->saves(LocalRank(1)).value();
+    CHECK(saves.saved == 1);
+    CHECK(saves.step == 1200);
+    CHECK(saves.state_bytes == 1'200'000'000);
+    CHECK(saves.stall_ns == 12'000'000);
+    CHECK(saves.places == kSavePlaceDisk);
+    CHECK(saves.saved_ns >= test::on_page(before));
+    CHECK((saves.saved_ns <= test::on_page(one_is_told)) == ends_first);
+    CHECK(saves.took_ns <= saves.saved_ns - test::on_page(before));
+    CHECK(saves.failed == 0);
+    CHECK(saves.in_time == 1);
+    // A second stall or end belongs to no save.
+    leading->tell_save_stalled(std::chrono::seconds(1));
+    leading->tell_save_ended(end);
+    CHECK(page->saves(LocalRank(1)).value().saved == 1);
+    CHECK_FALSE(page->saves(LocalRank(0)).has_value());
+    CHECK_FALSE(page->saves(LocalRank(2)).has_value());
+}
+
+TEST_CASE(
+    "saves that fail and those that are asked for too early are counted, and wake the agent") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(7));
+    Result<worker::Page> leading =
+        worker::Page::open(path_of(*page), Generation(7), LocalRank(0), kSlots);
+    REQUIRE(leading);
+    const std::uint32_t bell = page->bell();
+    leading->tell_save_asked(false);
+    leading->tell_save_begun(5);
+    leading->tell_save_stalled(Duration::zero());
+    leading->tell_save_asked(true);
+    CHECK(page->bell() == bell + 1);
+    leading->tell_save_asked(true);
+    WorkerPage::Saves saves = page->saves(LocalRank(0)).value();
+    CHECK(saves.late == 2);
+    CHECK(saves.in_time == 0);
+    leading->tell_save_ended({.is_complete = false});
+    CHECK(page->bell() == bell + 3);
+    leading->tell_save_asked(false);
+    saves = page->saves(LocalRank(0)).value();
+    CHECK(saves.failed == 1);
+    CHECK(saves.failed_step == 5);
+    CHECK(saves.failed_ns > 0);
+    CHECK(saves.saved == 0);
+    CHECK(saves.late == 0);
+    CHECK(saves.in_time == 1);
+    CHECK(saves.interval_ns > 0);
+    CHECK(page->bell() == bell + 3);
+}
+
+TEST_CASE("a save is read whole while others are told") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(7));
+    Result<worker::Page> leading =
+        worker::Page::open(path_of(*page), Generation(7), LocalRank(1), kSlots);
+    REQUIRE(leading);
+    constexpr std::int64_t kSaves = 20'000;
+    std::atomic<bool> is_done = false;
+    std::thread teller([&] {
+        for (std::int64_t step = 1; step <= kSaves; ++step) {
+            leading->tell_save_begun(step);
+            leading->tell_save_stalled(std::chrono::nanoseconds(step));
+            leading->tell_save_ended(
+                {.is_complete = true, .bytes = static_cast<std::uint64_t>(step)});
+        }
+        is_done = true;
+    });
+    std::size_t torn = 0;
+    while (!is_done) {
+        if (const std::optional<WorkerPage::Saves> saves = page->saves(LocalRank(1));
+            saves && saves->saved > 0) {
+            const bool is_whole = saves->step == saves->saved &&
+                                  saves->state_bytes == saves->saved &&
+                                  saves->stall_ns == static_cast<std::int64_t>(saves->saved);
+            torn += is_whole ? 0 : 1;
+        }
+    }
+    teller.join();
+    CHECK(torn == 0);
+    CHECK(page->saves(LocalRank(1)).value().saved == kSaves);
+}
+
+TEST_CASE("a page of version 8 has no room for saves, and one of version 9 has") {
+    CHECK(worker_page_bytes(kSlots, 8) == 64 + 1280 * kSlots);
+    CHECK(worker_page_bytes(kSlots, 9) == 64 + 1408 * kSlots);
+    const UniqueFd file(memfd_create("test", MFD_CLOEXEC));
+    REQUIRE(file.is_open());
+    REQUIRE(ftruncate(file.get(), static_cast<off_t>(worker_page_bytes(kSlots, 8))) == 0);
+    WorkerPageHeader header;
+    header.version = 8;
+    header.slot_count = kSlots;
+    header.generation = 5;
+    REQUIRE(write(file.get(), &header, sizeof(header)) == sizeof(header));
+    const std::string path = fmt::format("/proc/self/fd/{}", file.get());
+    Result<worker::Page> leading =
+        worker::Page::open(path, Generation(5), LocalRank(kSlots - 1), kSlots);
+    REQUIRE(leading);
+    leading->tell_save_asked(true);
+    leading->tell_save_begun(1);
+    leading->tell_save_stalled(Duration::zero());
+    leading->tell_save_ended({.is_complete = true});
+    struct stat status {};
+    REQUIRE(fstat(file.get(), &status) == 0);
+    CHECK(status.st_size == static_cast<off_t>(worker_page_bytes(kSlots, 8)));
 }
 
 TEST_CASE("what the agent tells through the page is known to all workers, the later ones too") {

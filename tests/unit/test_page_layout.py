@@ -106,18 +106,41 @@ class Told(unittest.TestCase):
                  ("Pace", ("waiting_ns",), "tell_waited", 7),
                  ("Pace", ("checkpointing_ns",), "tell_checkpointing", 7),
                  ("Pace", ("total_steps",), "tell_total_steps", 7),
-                 ("Checkpoints", ("path_bytes", "path"), "tell_checkpoints", b"/a")]
+                 ("Checkpoints", ("path_bytes", "path"), "tell_checkpoints", b"/a"),
+                 ("Saves", ("writes", "late"), "tell_save_asked", True),
+                 ("Saves", ("writes", "in_time"), "tell_save_asked", False),
+                 ("Saves", ("writes", "begun_step", "begun_ns"), "tell_save_begun", 7)]
         for part, told, method, *arguments in cases:
             with self.subTest(method):
                 parts = {name: bytearray(size) for name, (size, _) in self.structs.items()}
                 page = self.module.Page(*(memoryview(parts[name]) for name in (
-                    "Header", "Slot", "Figures", "Checkpoints", "Pace")))
+                    "Header", "Slot", "Figures", "Checkpoints", "Pace", "Saves")))
                 getattr(page, method)(*arguments)
                 members = self.structs[part][1]
                 changed = {name for name, (at, size) in members.items()
                            if any(parts[part][at:at + size])}
                 self.assertEqual(changed, set(told))
                 self.assertFalse(any(any(bytes_) for name, bytes_ in parts.items() if name != part))
+
+    def test_a_whole_save_lands_on_its_own_members(self):
+        for size, told in ((7, ("saved", "step", "saved_ns", "state_bytes", "stall_ns", "took_ns",
+                                "places")),
+                           (None, ("failed", "failed_step", "failed_ns"))):
+            with self.subTest(size):
+                saves = memoryview(bytearray(self.structs["Saves"][0]))
+                page, bells = self.module.Page(saves=saves), []
+                page.ring_with(lambda bell, bells=bells: bells.append(bell.nbytes))
+                page.tell_save_begun(7)
+                page.tell_save_ended(size)
+                before = bytes(saves)
+                self.assertEqual(bells, [])
+                page.tell_save_stalled(7)
+                self.assertEqual(bells, [4])
+                changed = {name for name, (at, width) in self.structs["Saves"][1].items()
+                           if saves[at:at + width] != before[at:at + width]}
+                self.assertEqual(changed, {"writes", *told})
+                at = self.structs["Saves"][1]["writes"][0]
+                self.assertEqual(saves[at] % 2, 0)
 
     def test_what_is_asked_is_read_from_its_own_member(self):
         for member, ask, kind, expected in (

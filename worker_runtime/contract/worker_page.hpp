@@ -9,22 +9,28 @@
 /// The memory that an agent shares with those of its workers that have the worker runtime, or were
 /// started with `--watch preload`: one page per generation and node, a header written by the agent,
 /// then one slot per worker, behind all slots one set of figures per worker, behind these where its
-/// checkpoints are, and how fast it is, all written by that worker.
-/// Only a death wakes a process: a worker reads at each step, the agent when it needs to know.
+/// checkpoints are, how fast it is, and how its saves go, all written by that worker.
+/// Only a death and a save wake a process: a worker reads at each step, the agent when it needs to
+/// know.
 /// The agent passes a path to it in DDPRUN_PAGE; agent and worker may come from different builds,
 /// so layout and version are a contract (README.md here holds the table). Versions only append: a
 /// worker uses of a page what both know. scripts/page_layout.py makes Python's constants from this.
 namespace ddprun {
 
 inline constexpr std::uint64_t kWorkerPageMagic = 0x4547415072706464;  ///< "ddprPAGE" in memory
-inline constexpr std::uint32_t kWorkerPageVersion = 8;
+inline constexpr std::uint32_t kWorkerPageVersion = 9;
 inline constexpr std::uint32_t kWorkerPageVersionMin = 3;
 inline constexpr std::uint32_t kWorkerPageVersionWithFigures = 4;
 inline constexpr std::uint32_t kWorkerPageVersionWithCheckpoints = 6;
 inline constexpr std::uint32_t kWorkerPageVersionWithPace = 7;
 inline constexpr std::uint32_t kWorkerPageVersionWithCheckpointing = 8;
+inline constexpr std::uint32_t kWorkerPageVersionWithSaves = 9;
 inline constexpr std::uint64_t kNoProgress = ~std::uint64_t{0};
 inline constexpr std::size_t kCheckpointsPathBytesMax = 1020;  ///< longer ones are not told
+/// Bits of WorkerPageSaves::places.
+inline constexpr std::uint64_t kSavePlaceDisk = 1;     ///< it survives a loss of power
+inline constexpr std::uint64_t kSavePlaceMemory = 2;   ///< in memory of the ranks' own nodes
+inline constexpr std::uint64_t kSavePlacePartner = 4;  ///< in memory of another node, too
 inline constexpr std::int64_t kPublishForEver = std::numeric_limits<std::int64_t>::max();
 
 /// Written by the agent, before the workers start unless a comment says otherwise.
@@ -43,7 +49,8 @@ struct alignas(64) WorkerPageHeader {
     /// The signal by which the workers are asked to save and leave; 0: they are not. Set once,
     /// after stop_deadline_ns.
     std::atomic<std::uint32_t> stop_signal{0};
-    /// A futex: raised, and woken, when there is something new about a worker's death or its lock.
+    /// A futex: raised, and woken, when there is something new about a worker's death, its lock or
+    /// its saves.
     std::atomic<std::uint32_t> bell{0};
 };
 
@@ -105,9 +112,34 @@ struct alignas(64) WorkerPagePace {
     std::atomic<std::int64_t> checkpointing_ns{0};
 };
 
+/// Written by the worker that leads saves, rank 0 of their group, when one is asked for, begins and
+/// ends; from version 9 on. Times are nanoseconds, those of moments on CLOCK_MONOTONIC.
+struct alignas(64) WorkerPageSaves {
+    /// As WorkerPagePace::writes, of all that follows.
+    std::atomic<std::uint64_t> writes{0};
+    std::atomic<std::uint64_t> begun_step{kNoProgress};  ///< of the last save that was begun
+    std::atomic<std::int64_t> begun_ns{0};               ///< when; 0: none was
+    std::atomic<std::uint64_t> saved{0};                 ///< saves that are complete
+    std::atomic<std::uint64_t> step{kNoProgress};        ///< of the last of these, as the next five
+    std::atomic<std::int64_t> saved_ns{0};               ///< when it was complete
+    std::atomic<std::uint64_t> state_bytes{0};           ///< of the state that all ranks have saved
+    std::atomic<std::int64_t> stall_ns{0};               ///< training stood still so long for it
+    std::atomic<std::int64_t> took_ns{0};                ///< from its begin until it was complete
+    std::atomic<std::uint64_t> places{0};                ///< where it is: bits kSavePlace…
+    std::atomic<std::uint64_t> failed{0};                ///< saves that have failed
+    std::atomic<std::uint64_t> failed_step{kNoProgress};  ///< of the last of these
+    std::atomic<std::int64_t> failed_ns{0};               ///< when that was known
+    /// So many of the last saves, one after the other, were asked for while the one before was
+    /// under way.
+    std::atomic<std::uint64_t> late{0};
+    /// So many were asked for after the one before had ended. One of these two is 0.
+    std::atomic<std::uint64_t> in_time{0};
+    std::atomic<std::int64_t> interval_ns{0};  ///< between the last two that were asked for
+};
+
 static_assert(sizeof(WorkerPageHeader) == 64 && sizeof(WorkerPageSlot) == 128 &&
               sizeof(WorkerPageFigures) == 64 && sizeof(WorkerPageCheckpoints) == 1024 &&
-              sizeof(WorkerPagePace) == 64);
+              sizeof(WorkerPagePace) == 64 && sizeof(WorkerPageSaves) == 128);
 static_assert(offsetof(WorkerPageSlot, life_lock) == 64);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::int64_t>::is_always_lock_free &&
@@ -141,6 +173,13 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
         static_cast<void*>(worker_page_checkpoints(header, slot_count) + slot_count));
 }
 
+/// How the workers' saves go, behind these, by local rank; of a page of version 9 or newer.
+[[nodiscard]] inline WorkerPageSaves* worker_page_saves(WorkerPageHeader* header,
+                                                        std::uint32_t slot_count) {
+    return static_cast<WorkerPageSaves*>(
+        static_cast<void*>(worker_page_pace(header, slot_count) + slot_count));
+}
+
 /// Size of a page of that version, or the known part of a newer one.
 [[nodiscard]] constexpr std::size_t worker_page_bytes(std::uint32_t slot_count,
                                                       std::uint32_t version = kWorkerPageVersion) {
@@ -153,6 +192,9 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
     }
     if (version >= kWorkerPageVersionWithPace) {
         bytes += slot_count * sizeof(WorkerPagePace);
+    }
+    if (version >= kWorkerPageVersionWithSaves) {
+        bytes += slot_count * sizeof(WorkerPageSaves);
     }
     return bytes;
 }

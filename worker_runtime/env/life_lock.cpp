@@ -27,18 +27,13 @@ pid_t holder = 0;
 /// A handler's stack, for when the stack is used up. Enough for the largest vector registers.
 alignas(64) std::array<char, 64 * 1024> handler_stack;
 
-void ring(WorkerPageHeader* header) {
-    header->bell.fetch_add(1);
-    syscall(SYS_futex, &header->bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
 /// Its default effect is restored already. An instruction that failed fails again when this has
 /// returned, and the core has its address; what was sent, or failed in a system call, is sent
 /// again.
 void tell_fatal_signal(int signal, siginfo_t* info, void* /*context*/) {
     if (getpid() == holder) {
         held_page.slot->fatal_signal.store({.pid = holder, .signal = signal});
-        ring(held_page.header);
+        ring_bell(held_page.header);
     }
     const bool comes_again = info->si_code > 0 && (signal == SIGSEGV || signal == SIGBUS ||
                                                    signal == SIGILL || signal == SIGFPE);
@@ -68,6 +63,11 @@ void handle_fatal_signals() {
 }
 
 }  // namespace
+
+void ring_bell(WorkerPageHeader* header) {
+    header->bell.fetch_add(1);
+    syscall(SYS_futex, &header->bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
 
 LastingPage map_lasting_page(const char* path, std::uint32_t local_rank) {
     const int file = open(path, O_RDWR | O_CLOEXEC);
@@ -105,7 +105,7 @@ bool hold_life_lock(const LastingPage& page) {
     }
     held_page = page;
     holder = getpid();
-    ring(page.header);
+    ring_bell(page.header);
     handle_fatal_signals();
     return true;
 }

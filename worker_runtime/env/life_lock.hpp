@@ -31,4 +31,7 @@ struct LastingPage {
 /// those without all this.
 bool hold_life_lock(const LastingPage& page);
 
+/// Wakes the agent, which looks for news in the page. Async-signal-safe; any thread.
+void ring_bell(WorkerPageHeader* header);
+
 }  // namespace ddprun::worker

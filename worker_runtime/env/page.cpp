@@ -23,13 +23,17 @@ struct NoPage {
     WorkerPageFigures figures;
     WorkerPageCheckpoints checkpoints;
     WorkerPagePace pace;
+    WorkerPageSaves saves;
 };
 NoPage no_page;
 
+std::int64_t on_page(Duration time) {
+    return std::chrono::nanoseconds(time).count();
+}
+
 void stamp(std::atomic<std::int64_t>& time_ns, Instant now) {
     std::int64_t not_yet = 0;
-    time_ns.compare_exchange_strong(not_yet,
-                                    std::chrono::nanoseconds(now.time_since_epoch()).count());
+    time_ns.compare_exchange_strong(not_yet, on_page(now.time_since_epoch()));
 }
 
 }  // namespace
@@ -39,7 +43,9 @@ Page::Page()
       slot_(&no_page.slot),
       figures_(&no_page.figures),
       checkpoints_(&no_page.checkpoints),
-      pace_(&no_page.pace) {}
+      pace_(&no_page.pace),
+      saves_(&no_page.saves),
+      save_(std::make_unique<SaveUnderWay>()) {}
 
 Result<Page> Page::open(const std::string& path, Generation generation, LocalRank local_rank,
                         int local_world_size) {
@@ -89,6 +95,9 @@ Result<Page> Page::open(const std::string& path, Generation generation, LocalRan
     if (header.version >= kWorkerPageVersionWithPace) {
         page.pace_ = worker_page_pace(page.header_, slot_count) + local_rank.value();
     }
+    if (header.version >= kWorkerPageVersionWithSaves) {
+        page.saves_ = worker_page_saves(page.header_, slot_count) + local_rank.value();
+    }
     page.slot_->has_runtime.store(1);
     // ddprun-preload.so may hold it already.
     (void)hold_life_lock({.header = page.header_, .slot = page.slot_});
@@ -131,7 +140,7 @@ void Page::tell_pace(std::uint64_t step) noexcept {
     const std::uint64_t writing = pace_->writes.load() | 1;
     pace_->writes.store(writing);
     pace_->step.store(step);
-    pace_->step_ns.store(std::chrono::nanoseconds(now.time_since_epoch()).count());
+    pace_->step_ns.store(on_page(now.time_since_epoch()));
     pace_->waited_ns.store(told);
     if (is_first) {
         pace_->first_waited_ns.store(told);
@@ -144,12 +153,12 @@ void Page::tell_pace(std::uint64_t step) noexcept {
 }
 
 void Page::tell_waited(Duration time) {
-    pace_->waiting_ns.fetch_add(std::chrono::nanoseconds(time).count());
+    pace_->waiting_ns.fetch_add(on_page(time));
 }
 
 void Page::tell_checkpointing(Duration time) {
     if (figures_->first_step_ns.load() != 0) {
-        pace_->checkpointing_ns.fetch_add(std::chrono::nanoseconds(time).count());
+        pace_->checkpointing_ns.fetch_add(on_page(time));
     }
 }
 
@@ -174,6 +183,85 @@ void Page::tell_checkpoints(std::string_view path) {
         checkpoints_->path[i].store(path[i], std::memory_order_relaxed);
     }
     checkpoints_->path_bytes.store(static_cast<std::uint32_t>(path.size()));
+}
+
+template <typename Write>
+void Page::write_saves(const Write& write) {
+    // Odd already if an earlier process of this slot was killed right here.
+    const std::uint64_t writing = saves_->writes.load() | 1;
+    saves_->writes.store(writing);
+    write(*saves_);
+    saves_->writes.store(writing + 1);
+}
+
+void Page::tell_save_asked(bool is_late) {
+    const std::lock_guard lock(save_->mutex);
+    const Instant now = std::chrono::steady_clock::now();
+    write_saves([&](WorkerPageSaves& saves) {
+        saves.late.store(is_late ? saves.late.load() + 1 : 0);
+        saves.in_time.store(is_late ? 0 : saves.in_time.load() + 1);
+        if (save_->asked != Instant::min()) {
+            saves.interval_ns.store(on_page(now - save_->asked));
+        }
+    });
+    save_->asked = now;
+    if (is_late) {
+        ring_bell(header_);
+    }
+}
+
+void Page::tell_save_begun(std::int64_t step) {
+    const std::lock_guard lock(save_->mutex);
+    save_->step = step;
+    save_->begun = std::chrono::steady_clock::now();
+    save_->stalled.reset();
+    save_->end.reset();
+    write_saves([&](WorkerPageSaves& saves) {
+        saves.begun_step.store(static_cast<std::uint64_t>(step));
+        saves.begun_ns.store(on_page(save_->begun.time_since_epoch()));
+    });
+}
+
+void Page::tell_save_stalled(Duration time) {
+    const std::lock_guard lock(save_->mutex);
+    if (save_->step && !save_->stalled) {
+        save_->stalled = time;
+        tell_whole_save();
+    }
+}
+
+void Page::tell_save_ended(const SaveEnd& end) {
+    const std::lock_guard lock(save_->mutex);
+    if (save_->step && !save_->end) {
+        save_->end = end;
+        save_->ended = std::chrono::steady_clock::now();
+        tell_whole_save();
+    }
+}
+
+void Page::tell_whole_save() {
+    if (!save_->stalled || !save_->end) {
+        return;
+    }
+    const auto step = static_cast<std::uint64_t>(*save_->step);
+    write_saves([&](WorkerPageSaves& saves) {
+        const std::int64_t ended_ns = on_page(save_->ended.time_since_epoch());
+        if (!save_->end->is_complete) {
+            saves.failed.store(saves.failed.load() + 1);
+            saves.failed_step.store(step);
+            saves.failed_ns.store(ended_ns);
+            return;
+        }
+        saves.saved.store(saves.saved.load() + 1);
+        saves.step.store(step);
+        saves.saved_ns.store(ended_ns);
+        saves.state_bytes.store(save_->end->bytes);
+        saves.stall_ns.store(on_page(*save_->stalled));
+        saves.took_ns.store(on_page(save_->ended - save_->begun));
+        saves.places.store(save_->end->places);
+    });
+    save_->step.reset();
+    ring_bell(header_);
 }
 
 }  // namespace ddprun::worker

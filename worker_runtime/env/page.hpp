@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +19,13 @@ namespace ddprun::worker {
 struct StopRequest {
     int signal = 0;      ///< that a worker without the runtime would have been sent
     Instant deadline{};  ///< they are killed then, or others that save with them are gone
+};
+
+/// The end of a save.
+struct SaveEnd {
+    bool is_complete = false;  ///< false: it has failed, and the next two say nothing
+    std::uint64_t bytes = 0;   ///< of the state that all ranks have saved
+    std::uint64_t places = kSavePlaceDisk;
 };
 
 /// A worker's view of the page that it shares with its agent
@@ -71,7 +80,32 @@ public:
     /// or to a folder with the newest one in it. Above kCheckpointsPathBytesMax it is ignored.
     void tell_checkpoints(std::string_view path);
 
+    /// The worker that leads the saves calls these for each save: the training asks for it, the
+    /// save before has ended and this one begins, the training goes on after it has stood still so
+    /// long, and the save has ended. The last two come in either order, and on any thread. A save
+    /// that is refused does not begin. The agent is woken when a save has ended and the training
+    /// goes on, and when a save is asked for while the one before is under way (`is_late`).
+    void tell_save_asked(bool is_late);
+    void tell_save_begun(std::int64_t step);
+    void tell_save_stalled(Duration time);
+    void tell_save_ended(const SaveEnd& end);
+
 private:
+    /// A save that has begun, until its stall and its end are known.
+    struct SaveUnderWay {
+        std::mutex mutex;
+        Instant asked = Instant::min();  ///< the last one
+        std::optional<std::int64_t> step;
+        Instant begun{};
+        std::optional<Duration> stalled;
+        std::optional<SaveEnd> end;
+        Instant ended{};
+    };
+    /// With the mutex held: has `write` change the saves of the page.
+    template <typename Write>
+    void write_saves(const Write& write);
+    void tell_whole_save();
+
     /// By one at a time. Nothing in it throws: is_telling_ is cleared behind it.
     void tell_pace(std::uint64_t step) noexcept;
 
@@ -82,6 +116,8 @@ private:
     WorkerPageFigures* figures_;
     WorkerPageCheckpoints* checkpoints_;
     WorkerPagePace* pace_;
+    WorkerPageSaves* saves_;
+    std::unique_ptr<SaveUnderWay> save_;
     static inline std::atomic_flag is_telling_;  ///< in the page it would stay set after a kill
 };
 

@@ -14,7 +14,6 @@
 
 #include "worker_runtime/comm/peer_watch.hpp"
 #include "worker_runtime/contract/exit_codes.hpp"
-#include "worker_runtime/env/page.hpp"
 #include "worker_runtime/env/standby.hpp"
 #include "worker_runtime/job/run.hpp"
 #include "worker_runtime/scalars/scalars.hpp"
@@ -187,6 +186,22 @@ void Worker::resumed() const {
 
 void Worker::checkpointing(Duration time) const {
     state_->page.tell_checkpointing(time);
+}
+
+void Worker::save_asked(bool is_late) const {
+    state_->page.tell_save_asked(is_late);
+}
+
+void Worker::save_begun(std::int64_t step) const {
+    state_->page.tell_save_begun(step);
+}
+
+void Worker::save_stalled(Duration time) const {
+    state_->page.tell_save_stalled(time);
+}
+
+void Worker::save_ended(const worker::SaveEnd& end) const {
+    state_->page.tell_save_ended(end);
 }
 
 void Worker::checkpoints_in(const std::string& dir) const {

@@ -9,6 +9,7 @@
 #include "base/result.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 #include "worker_runtime/env/environment.hpp"
+#include "worker_runtime/env/page.hpp"
 
 namespace ddprun {
 
@@ -62,6 +63,13 @@ public:
 
     /// Notes that training has stood still so long for a checkpoint. Checkpoints::save() does.
     void checkpointing(Duration time) const;
+
+    /// Report how saves go (docs/events.md), on the rank that leads them: the training asks for
+    /// one, it begins, the training goes on, it has ended; any thread. Checkpoints does.
+    void save_asked(bool is_late) const;
+    void save_begun(std::int64_t step) const;
+    void save_stalled(Duration time) const;
+    void save_ended(const worker::SaveEnd& end) const;
 
     /// Tells the agent that checkpoints are in the folder `dir`: when a failure is known, the
     /// newest is read ahead (docs/warm.md). Checkpoints does.

@@ -13,6 +13,7 @@
 
 #include "worker_runtime/comm/peer_watch.hpp"
 #include "worker_runtime/comm/votes.hpp"
+#include "worker_runtime/contract/worker_page.hpp"
 
 namespace ddprun::worker {
 
@@ -39,7 +40,7 @@ bool BackgroundSave::is_under_way() const {
 }
 
 Result<void> BackgroundSave::begin(const SaveTargets& targets, CheckpointShare share, int processes,
-                                   const PublishOptions& options) {
+                                   const PublishOptions& options, OnEnd on_end) {
     const Result<void> room = caught<void>([&] { return staging_.reserve(share, processes); });
     const Result<void> agreed = agree_on(group_, room);
     if (!agreed) {
@@ -61,8 +62,10 @@ Result<void> BackgroundSave::begin(const SaveTargets& targets, CheckpointShare s
         }
         twin_ = *std::move(twin);
     }
-    const auto work = std::make_shared<Work>(
-        Work{.targets = targets, .options = options, .share = std::move(share)});
+    const auto work = std::make_shared<Work>(Work{.targets = targets,
+                                                  .options = options,
+                                                  .share = std::move(share),
+                                                  .on_end = std::move(on_end)});
     // A rank whose copies fail tells the others in run().
     work->copied_now = caught<void>([&]() -> Result<void> {
         staging_.copy_now(work->share);
@@ -104,14 +107,18 @@ Result<void> BackgroundSave::run(Work& work, bool is_on_own_thread) {
     if (!done && !group_.loss()->is_lost() && group_.rank() == 0) {
         say_(done.error().what + "; the training goes on");
     }
+    work.on_end(done, work.places);
     return done;
 }
 
-Result<void> BackgroundSave::write(const Work& work) {
+Result<void> BackgroundSave::write(Work& work) {
     Result<void> kept;
     if (work.targets.memory != nullptr) {
         kept = work.targets.memory->save(*twin_, work.share, work.options.is_isolated);
-        if (!kept) {
+        if (kept) {
+            work.places = kSavePlaceMemory;
+            work.places |= work.targets.memory->has_copy() ? kSavePlacePartner : 0;
+        } else {
             kept = Error{kept.error().code, fmt::format("step {} is not kept in memory: {}",
                                                         work.share.info.step, kept.error().what)};
         }
@@ -122,7 +129,9 @@ Result<void> BackgroundSave::write(const Work& work) {
     if (!kept && group_.rank() == 0 && !group_.loss()->is_lost()) {
         say_(kept.error().what);
     }
-    return write_together(*twin_, work.targets.dir, work.share, work.options);
+    const Result<void> written = write_together(*twin_, work.targets.dir, work.share, work.options);
+    work.places |= written ? kSavePlaceDisk : 0;
+    return written;
 }
 
 void BackgroundSave::wait_for_copy() const {

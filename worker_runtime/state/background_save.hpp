@@ -26,6 +26,9 @@ struct SaveTargets {
 /// of its own. Its functions are called on the training's thread, wait_for_copy() on any.
 class BackgroundSave {
 public:
+    /// Takes the result of a save, and where the checkpoint is: bits kSavePlace….
+    using OnEnd = std::function<void(const Result<void>& done, std::uint64_t places)>;
+
     /// `group` is the training's; `say` gets a line, on the save's thread, when a save has failed.
     BackgroundSave(ProcessGroup group, std::function<void(const std::string&)> say);
     /// Waits for the save.
@@ -37,8 +40,9 @@ public:
 
     /// After wait(): copies all that the next forward pass may change, and begins
     /// the rest. Every rank calls it. Fails on all, with nothing begun, if one lacks the memory.
+    /// `on_end` is called once the save has ended, on its thread.
     [[nodiscard]] Result<void> begin(const SaveTargets& targets, CheckpointShare share,
-                                     int processes, const PublishOptions& options);
+                                     int processes, const PublishOptions& options, OnEnd on_end);
 
     void wait_for_copy() const;
     /// Waits for the save that was begun last, and returns its result: success if there was none.
@@ -50,13 +54,15 @@ private:
         SaveTargets targets;
         PublishOptions options;
         CheckpointShare share;
+        OnEnd on_end;
+        std::uint64_t places = 0;  ///< where the checkpoint is so far
         Result<void> copied_now;
         std::promise<void> copied;
         std::promise<Result<void>> ended;
     };
     Result<void> run(Work& work, bool is_on_own_thread);
     /// Once all ranks have their copies. The result is the disk's, if that is a target.
-    [[nodiscard]] Result<void> write(const Work& work);
+    [[nodiscard]] Result<void> write(Work& work);
 
     ProcessGroup group_;
     std::function<void(const std::string&)> say_;

@@ -233,10 +233,14 @@ Result<void> Checkpoints::save(std::int64_t step, const TrainingState& state) {
         say_time_left(step, *deadline);
     }
     return timed([&] {
+        tell_asked();
         (void)wait();
+        tell_begun(step);
         const Instant begin = std::chrono::steady_clock::now();
-        Result<void> written = write(step, state);
+        std::uint64_t bytes = 0;
+        Result<void> written = write(step, state, bytes);
         last_save_ = std::chrono::steady_clock::now() - begin;
+        tell_ended(written, bytes, kSavePlaceDisk);
         return written;
     });
 }
@@ -264,8 +268,29 @@ Result<void> Checkpoints::timed(const Act& act) {
     worker_.checkpoints_in(dir_);
     const Instant begin = std::chrono::steady_clock::now();
     Result<void> done = act();
-    worker_.checkpointing(std::chrono::steady_clock::now() - begin);
+    const Duration stalled = std::chrono::steady_clock::now() - begin;
+    worker_.checkpointing(stalled);
+    worker_.save_stalled(stalled);
     return done;
+}
+
+void Checkpoints::tell_asked() const {
+    if (group_.rank() == 0) {
+        worker_.save_asked(background_ && background_->is_under_way());
+    }
+}
+
+void Checkpoints::tell_begun(std::int64_t step) const {
+    if (group_.rank() == 0) {
+        worker_.save_begun(step);
+    }
+}
+
+void Checkpoints::tell_ended(const Result<void>& done, std::uint64_t bytes,
+                             std::uint64_t places) const {
+    if (group_.rank() == 0) {
+        worker_.save_ended({.is_complete = done.has_value(), .bytes = bytes, .places = places});
+    }
 }
 
 void Checkpoints::before_step() const {
@@ -329,11 +354,13 @@ Result<worker::CheckpointShare> Checkpoints::share_of(std::int64_t step,
                             group_.rank(), is_shared_out ? group_.world_size() : 1);
 }
 
-Result<void> Checkpoints::write(std::int64_t step, const TrainingState& state) {
+Result<void> Checkpoints::write(std::int64_t step, const TrainingState& state,
+                                std::uint64_t& bytes) {
     Result<worker::CheckpointShare> share = share_of(step, state);
     if (!share) {
         return share.error();
     }
+    bytes = share->all_bytes;
     const Result<void> copied = worker::caught<void>([&]() -> Result<void> {
         for (worker::CheckpointShare::File& file : share->files) {
             for (auto& [name, one] : file.tensors) {
@@ -365,6 +392,7 @@ Result<void> Checkpoints::begin_async(std::int64_t step, const TrainingState& st
     if (!background_) {
         background_ = std::make_unique<worker::BackgroundSave>(group_, options_.say);
     }
+    tell_asked();
     if (options_.while_saving == CheckpointsOptions::WhileSaving::Refuse) {
         const Result<std::optional<int>> busy =
             worker::first_rank_against(group_, !background_->is_under_way());
@@ -379,12 +407,21 @@ Result<void> Checkpoints::begin_async(std::int64_t step, const TrainingState& st
         }
     }
     (void)wait();
+    tell_begun(step);
     Result<worker::CheckpointShare> share = share_of(step, state);
-    if (!share) {
-        return share.error();
+    Result<void> begun = share ? Result<void>() : Result<void>(share.error());
+    if (begun) {
+        const std::uint64_t bytes = share->all_bytes;
+        begun = background_->begin({.dir = dir_, .has_disk = has_disk, .memory = *tier},
+                                   *std::move(share), worker_.local_world_size(), publish_options(),
+                                   [this, bytes](const Result<void>& done, std::uint64_t places) {
+                                       tell_ended(done, bytes, places);
+                                   });
     }
-    return background_->begin({.dir = dir_, .has_disk = has_disk, .memory = *tier},
-                              *std::move(share), worker_.local_world_size(), publish_options());
+    if (!begun) {
+        tell_ended(begun, 0, 0);
+    }
+    return begun;
 }
 
 }  // namespace ddprun

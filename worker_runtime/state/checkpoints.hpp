@@ -104,10 +104,17 @@ public:
 private:
     [[nodiscard]] Result<worker::CheckpointShare> share_of(std::int64_t step,
                                                            const TrainingState& state);
+    /// These report a save to the agent, on the rank that leads it: the training asks for it, it
+    /// begins, it has ended.
+    void tell_asked() const;
+    void tell_begun(std::int64_t step) const;
+    void tell_ended(const Result<void>& done, std::uint64_t bytes, std::uint64_t places) const;
     /// Reports to the agent how long the training has stood still in act().
     template <typename Act>
     [[nodiscard]] Result<void> timed(const Act& act);
-    [[nodiscard]] Result<void> write(std::int64_t step, const TrainingState& state);
+    /// `bytes`: of the state of all ranks, as far as it came.
+    [[nodiscard]] Result<void> write(std::int64_t step, const TrainingState& state,
+                                     std::uint64_t& bytes);
     /// Null if the nodes keep no checkpoints in memory. Every rank calls it.
     [[nodiscard]] Result<worker::MemoryTier*> memory();
     /// The step of the checkpoint in memory that was put back; none: there is none to be had.

@@ -36,6 +36,9 @@ public:
     [[nodiscard]] Result<void> save(ProcessGroup& group, const CheckpointShare& share,
                                     const std::function<bool()>& is_isolated);
 
+    /// After save(): true if another node has a copy of what this rank wrote.
+    [[nodiscard]] bool has_copy() const { return has_partner_ && last_note_.empty(); }
+
     /// Loads the newest step of which the nodes together have all files, if it is `at_least` that
     /// number; files that this node lacks are copied from others. None, on every rank, if there is
     /// no such step. Copies that cannot be used are passed over with a line.
@@ -63,7 +66,8 @@ private:
     int local_rank_;
     int local_world_size_;
     Say say_;
-    std::string last_note_;
+    bool has_partner_ = false;
+    std::string last_note_;  ///< why the partner has no copy; empty: it has
 };
 
 }  // namespace ddprun::worker

@@ -64,6 +64,7 @@ export function jobsOf(status) {
     slowest: status.slowest,
     stall: status.stall,
     time: status.time,
+    checkpoint: status.checkpoint,
   }];
 }
 
@@ -189,6 +190,22 @@ const PHASE_FACTS = {forming: 'Forming for', running: 'Running for', stopping: '
 
 const median = (values) => values.sort((a, b) => a - b)[values.length >> 1];
 
+const PLACES = {disk: 'on disk', memory: 'in memory', partner: "in a partner's memory"};
+
+/** The size of a save, how long it took, and where it is. */
+const saveTextOf = (save) => `${bytes(save.bytes)} in ${duration(save.took_ms)}, stalled ${duration(save.stall_ms)}, ${
+  `${save.where}`.split(',').map((word) => PLACES[word] ?? word).join(' and ')}`;
+
+const savedTextOf = (save) => `step ${save.step.toLocaleString('en')}, ${saveTextOf(save)}, ${duration(save.age_ms)} ago`;
+
+/** Names and words of what needs attention: nodes, and saves that fall behind. */
+export function concernsOf(job) {
+  const concerns = (job.nodes ?? []).map((node) => [node.hostname || node.node, concernOf(node)]).filter(([, why]) => why);
+  for (const node of job.absent ?? []) concerns.push([node.hostname || node.node, concernOf({...node, standing: 'absent'})]);
+  if (job.checkpoint?.behind) concerns.unshift(['Checkpoints', job.checkpoint.behind.replace(/^checkpoints /, '')]);
+  return concerns;
+}
+
 /** [name, text] of what people ask first; what nobody told is left out. */
 export function factsOf(job) {
   const nodes = job.nodes ?? [];
@@ -216,6 +233,8 @@ export function factsOf(job) {
       : `: the others wait for it ${percent(job.slowest.cost_share)} of the time`;
     facts.push(['Slowest', `rank ${job.slowest.rank} on ${job.slowest.host ?? job.slowest.node}${cost}`]);
   }
+  if (job.checkpoint?.step !== undefined) facts.push(['Last checkpoint', savedTextOf(job.checkpoint)]);
+  if (job.checkpoint?.failures > 0) facts.push(['Failed saves', job.checkpoint.failures.toLocaleString('en')]);
   const share = job.time?.whole_ms > 0 ? job.time.training_ms / job.time.whole_ms : undefined;
   if (share !== undefined) facts.push([job.time.estimated ? 'At work' : 'Training', `${percent(share)} of the time`]);
   if (job.in_phase_ms !== undefined) facts.push([PHASE_FACTS[job.phase] ?? 'So for', duration(job.in_phase_ms)]);
@@ -290,6 +309,9 @@ export function textOf(event) {
   add('', event.text);
   if (event.event === 'waiting' && !event.text) parts.push('for nothing any more');
   if (event.event === 'quiet') parts.push(event.quiet_ms > 0 ? `no sign of life for ${duration(event.quiet_ms)}` : 'shows signs of life again');
+  if (event.event === 'checkpoint_saved') parts.push(saveTextOf(event));
+  if (event.event === 'checkpoint_failed') parts.push("the worker's output says why");
+  if (event.event === 'checkpoint_behind' && !event.text) parts.push('checkpoints keep up again');
   add('', event.cause && `cause: ${event.cause}`);
   add('', event.nodes !== undefined && event.workers !== undefined ? `${event.nodes} nodes, ${event.workers} workers` : undefined);
   add('', event.kernel);

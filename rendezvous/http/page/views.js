@@ -1,5 +1,5 @@
 // What is told becomes elements here. Names and texts may be anybody's: they are only ever text.
-import {STATES, concernOf, duration, endOf, isProblem, rankFactsOf, textOf} from './model.js';
+import {STATES, concernsOf, duration, endOf, isProblem, rankFactsOf, textOf} from './model.js';
 import {markCanvas} from './grid.js';
 
 export const $ = (id) => document.getElementById(id);
@@ -85,9 +85,8 @@ export function showLegend(list, cells, slowest) {
 }
 
 export function showAttention(list, job) {
-  const told = (job.nodes ?? []).map((node) => [node, concernOf(node)]).filter(([, why]) => why);
-  for (const node of job.absent ?? []) told.push([node, concernOf({...node, standing: 'absent'})]);
-  const lines = told.slice(0, ATTENTION_SHOWN).map(([node, why]) => [node.hostname || node.node, why]);
+  const told = concernsOf(job);
+  const lines = told.slice(0, ATTENTION_SHOWN);
   const more = told.length - lines.length;
   const wanted = JSON.stringify([lines, more]);
   if (list.told === wanted) return;

@@ -198,6 +198,8 @@ class Library:
         self._c.ddprun_checkpoint_part.argtypes = [
             ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.POINTER(_Part)]
         self._c.ddprun_checkpoint_close.argtypes = [ctypes.c_void_p]
+        self._c.ddprun_checkpoint_ring.argtypes = [ctypes.POINTER(ctypes.c_uint32)]
+        self._c.ddprun_checkpoint_ring.restype = None
 
     def check_folder(self, dir: str) -> None:
         """Raises CheckpointError unless checkpoints can be written into `dir`."""
@@ -239,6 +241,10 @@ class Library:
             _IsIsolated(lambda: int(is_isolated())),
             _OnWarning(lambda text: on_warning(text.decode(errors="replace"))))
         self._call("publish", _of(partial), given)
+
+    def ring(self, bell: memoryview) -> None:
+        """Raises `bell`, a word of the page shared with the agent, and wakes the agent."""
+        self._c.ddprun_checkpoint_ring(ctypes.byref(ctypes.c_uint32.from_buffer(bell)))
 
     def abandon(self, partial: Partial) -> None:
         """Removes a checkpoint under way."""

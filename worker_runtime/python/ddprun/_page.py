@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from _thread import allocate_lock
+from time import monotonic_ns
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 # The number of a member is its index in a view of its type. Later versions only append.
 # Made by scripts/page_layout.py --write from worker_page.hpp:
 _MAGIC = 0x4547415072706464
@@ -9,6 +16,8 @@ _VERSION_MIN = 3
 _VERSION_WITH_FIGURES = 4
 _VERSION_WITH_CHECKPOINTS = 6
 _VERSION_WITH_PACE = 7
+_VERSION_WITH_SAVES = 9
+_SAVE_PLACE_DISK = 1
 _HEADER_BYTES = 64
 _HEADER_MAGIC = 0
 _HEADER_VERSION = 2
@@ -17,6 +26,7 @@ _HEADER_GENERATION = 2
 _HEADER_PUBLISH_UNTIL_NS = 3
 _HEADER_STOP_DEADLINE_NS = 4
 _HEADER_STOP_SIGNAL = 10
+_HEADER_BELL = 11
 _SLOT_BYTES = 128
 _SLOT_HAS_RUNTIME = 0
 _SLOT_PROGRESS = 1
@@ -40,11 +50,41 @@ _PACE_FIRST_WAITED_NS = 4
 _PACE_TOTAL_STEPS = 5
 _PACE_WAITING_NS = 6
 _PACE_CHECKPOINTING_NS = 7
+_SAVES_BYTES = 128
+_SAVES_WRITES = 0
+_SAVES_BEGUN_STEP = 1
+_SAVES_BEGUN_NS = 2
+_SAVES_SAVED = 3
+_SAVES_STEP = 4
+_SAVES_SAVED_NS = 5
+_SAVES_STATE_BYTES = 6
+_SAVES_STALL_NS = 7
+_SAVES_TOOK_NS = 8
+_SAVES_PLACES = 9
+_SAVES_FAILED = 10
+_SAVES_FAILED_STEP = 11
+_SAVES_FAILED_NS = 12
+_SAVES_LATE = 13
+_SAVES_IN_TIME = 14
+_SAVES_INTERVAL_NS = 15
 # End of what is made.
 _FOR_EVER = (1 << 63) - 1
 # Behind the header, one of each worker; and the version that has added it.
 _PARTS = ((_SLOT_BYTES, _VERSION_MIN), (_FIGURES_BYTES, _VERSION_WITH_FIGURES),
-          (_CHECKPOINTS_BYTES, _VERSION_WITH_CHECKPOINTS), (_PACE_BYTES, _VERSION_WITH_PACE))
+          (_CHECKPOINTS_BYTES, _VERSION_WITH_CHECKPOINTS), (_PACE_BYTES, _VERSION_WITH_PACE),
+          (_SAVES_BYTES, _VERSION_WITH_SAVES))
+
+
+class _SaveUnderWay:
+    """A save that has begun, until its stall and its end are known."""
+
+    def __init__(self) -> None:
+        self.lock = allocate_lock()
+        self.asked_ns = 0  # the last one
+        self.step: int | None = None
+        self.begun_ns = 0
+        self.stall_ns: int | None = None
+        self.end: tuple[int, int | None] | None = None  # when, and its bytes
 
 
 class Page:
@@ -55,12 +95,13 @@ class Page:
     """
 
     __slots__ = ("_checkpoints", "_figures", "_header_i64", "_header_u32", "_loss", "_pace",
-                 "_pace_i64", "_slot_u32", "_slot_u64", "_teller")
+                 "_pace_i64", "_ring", "_save", "_saves", "_slot_u32", "_slot_u64", "_teller")
 
     def __init__(self, header: memoryview | None = None, slot: memoryview | None = None,
                  figures: memoryview | None = None,
                  checkpoints: memoryview | None = None,
-                 pace: memoryview | None = None) -> None:
+                 pace: memoryview | None = None,
+                 saves: memoryview | None = None) -> None:
         """Parts of the page, in bytes. A private part stands in for each that is None."""
         if header is None:
             header = memoryview(bytearray(_HEADER_BYTES))
@@ -78,6 +119,10 @@ class Page:
         self._pace_i64 = pace.cast("q")
         self._teller: dict[int, object] = {}  # the call that writes the pace
         self._checkpoints = checkpoints
+        saves = memoryview(bytearray(_SAVES_BYTES)) if saves is None else saves
+        self._saves = saves.cast("Q")
+        self._save = _SaveUnderWay()
+        self._ring: Callable[[memoryview], None] | None = None
 
     def publish_until_ns(self) -> int:
         """Until when this worker may publish, on CLOCK_MONOTONIC."""
@@ -169,6 +214,82 @@ class Page:
             path_bytes[_CHECKPOINTS_PATH_BYTES] = 0
             part[_CHECKPOINTS_PATH:_CHECKPOINTS_PATH + len(path)] = path
             path_bytes[_CHECKPOINTS_PATH_BYTES] = len(path)
+
+    def ring_with(self, ring: Callable[[memoryview], None]) -> None:
+        """ring(bell) raises the word and wakes the agent. Without it the agent reads later."""
+        self._ring = ring
+
+    def tell_save_asked(self, is_late: bool) -> None:
+        """The training asks for a save; is_late: while the one before is under way.
+
+        This and the next three are of the rank that leads the saves, one at a time. The last two
+        come in either order, on any thread. The agent is woken when a save has ended, and when one
+        is late.
+        """
+        save, saves, now_ns = self._save, self._saves, monotonic_ns()
+        with save.lock:
+            saves[_SAVES_WRITES] |= 1
+            saves[_SAVES_LATE] = saves[_SAVES_LATE] + 1 if is_late else 0
+            saves[_SAVES_IN_TIME] = 0 if is_late else saves[_SAVES_IN_TIME] + 1
+            if save.asked_ns:
+                saves[_SAVES_INTERVAL_NS] = now_ns - save.asked_ns
+            saves[_SAVES_WRITES] += 1
+            save.asked_ns = now_ns
+        if is_late:
+            self._wake()
+
+    def tell_save_begun(self, step: int) -> None:
+        """The save before has ended, and that of `step` begins."""
+        save, saves = self._save, self._saves
+        with save.lock:
+            save.step, save.begun_ns = step, monotonic_ns()
+            save.stall_ns = save.end = None
+            saves[_SAVES_WRITES] |= 1
+            saves[_SAVES_BEGUN_STEP] = step
+            saves[_SAVES_BEGUN_NS] = save.begun_ns
+            saves[_SAVES_WRITES] += 1
+
+    def tell_save_stalled(self, time_ns: int) -> None:
+        """The training goes on, after it has stood still so long."""
+        save = self._save
+        with save.lock:
+            if save.step is not None and save.stall_ns is None:
+                save.stall_ns = time_ns
+                self._tell_whole_save()
+
+    def tell_save_ended(self, size: int | None) -> None:
+        """size: bytes of the state that all ranks have saved, on the disk. Without: it failed."""
+        save = self._save
+        with save.lock:
+            if save.step is not None and save.end is None:
+                save.end = (monotonic_ns(), size)
+                self._tell_whole_save()
+
+    def _tell_whole_save(self) -> None:
+        save, saves = self._save, self._saves
+        if save.step is None or save.stall_ns is None or save.end is None:
+            return
+        ended_ns, size = save.end
+        saves[_SAVES_WRITES] |= 1
+        if size is None:
+            saves[_SAVES_FAILED] += 1
+            saves[_SAVES_FAILED_STEP] = save.step
+            saves[_SAVES_FAILED_NS] = ended_ns
+        else:
+            saves[_SAVES_SAVED] += 1
+            saves[_SAVES_STEP] = save.step
+            saves[_SAVES_SAVED_NS] = ended_ns
+            saves[_SAVES_STATE_BYTES] = size
+            saves[_SAVES_STALL_NS] = save.stall_ns
+            saves[_SAVES_TOOK_NS] = ended_ns - save.begun_ns
+            saves[_SAVES_PLACES] = _SAVE_PLACE_DISK
+        saves[_SAVES_WRITES] += 1
+        save.step = None
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._ring is not None:
+            self._ring(self._header_u32[_HEADER_BELL:_HEADER_BELL + 1])
 
     def _stamp(self, which: int, now_ns: int) -> None:
         if self._figures[which] == 0:

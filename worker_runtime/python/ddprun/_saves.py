@@ -16,6 +16,7 @@ from ddprun import _memory, _trees, worker
 from ddprun._exchange import Exchange, place
 from ddprun._library import CheckpointError, Library, Manifest, find_library, text_of
 from ddprun._restore import Plan, Source
+from ddprun._save_report import SaveReport
 from ddprun._saving import Saving
 from ddprun._shares import Shares
 from ddprun._staging import Buffers, mark
@@ -55,6 +56,7 @@ class Checkpoints:
         self.values = {}
         self._library = Library(find_library())
         self._worker = worker()
+        self._report = SaveReport(self._worker._page, self._library.ring)
         self._tell_folder()
         self._front: Exchange | None = None
         self._back: Exchange | None = None  # the thread's
@@ -74,15 +76,18 @@ class Checkpoints:
         of it is left then. Raises CheckpointError on every rank if something is no state or no
         name, and once a peer is gone.
         """
-        with self._worker.checkpointing():
-            self._wait_for_last()
+        with self._report.call(), self._worker.checkpointing():
             exchange = self._exchange()
+            self._report.asked(exchange.rank == 0, self._is_busy())
+            self._wait_for_last()
+            self._report.begun(step)
             write, manifest = self._prepared(exchange, step, things, rng)
             try:
                 write.write(exchange, manifest, self._worker.is_isolated, self._worker._warn)
             except CheckpointError as error:
                 self._say(str(error))
                 return False
+            self._report.ended(write.size_of_all())
         return True
 
     def save_async(self, step: int, *, while_saving: str = "wait", rng: bool = True,
@@ -97,18 +102,21 @@ class Checkpoints:
         """
         if while_saving not in ("wait", "refuse"):
             raise ValueError(f"while_saving={while_saving!r}: it is 'wait' or 'refuse'")
-        with self._worker.checkpointing():
+        with self._report.call(), self._worker.checkpointing():
             exchange = self._exchange()
             saving = Saving(step)
-            is_busy = self._last is not None and not self._last.done()
+            is_busy = self._is_busy()
+            self._report.asked(exchange.rank == 0, is_busy)
             if while_saving == "refuse" and any(exchange.gather(is_busy)):
                 return self._refused(saving, "an earlier one is being written")
             self._wait_for_last()
+            self._report.begun(step)
             write, manifest = self._prepared(exchange, step, things, rng)
             short = self._shortage(exchange, write)
             if short is not None:
                 return self._refused(saving, short)
             self._start(saving, write, manifest, things)
+            self._report.goes_on()
         return saving
 
     def before_step(self) -> None:
@@ -157,6 +165,9 @@ class Checkpoints:
             here = place()
             self._front, self._back = Exchange(*here), Exchange(*here)
         return self._front
+
+    def _is_busy(self) -> bool:
+        return self._last is not None and not self._last.done()
 
     def _wait_for_last(self) -> None:
         if self._last is not None:
@@ -214,8 +225,10 @@ class Checkpoints:
                 write.write(self._back, manifest, self._worker.is_isolated, self._worker._warn,
                             copy_problem)
             except CheckpointError as error:
+                self._report.ended(None)
                 self._say(str(error))
                 raise
+            self._report.ended(write.size_of_all())
 
         self._last = saving
         saving._start(copy, work)

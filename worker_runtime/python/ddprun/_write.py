@@ -33,6 +33,10 @@ class Write:
         """Bytes of this rank's tensors."""
         return sum(item.size for item in self.items)
 
+    def size_of_all(self) -> int:
+        """The same of all ranks'."""
+        return self._shares.size
+
     def write(self, exchange: Exchange, manifest: Manifest, is_isolated: Callable[[], bool],
               on_warning: Callable[[str], None], problem: str | None = None) -> None:
         """Returns once the checkpoint is in place and on disk.

@@ -1,6 +1,12 @@
 #include "worker_runtime/python/native/checkpoint_library.hpp"
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <climits>
 #include <cstring>
 #include <exception>
 #include <limits>
@@ -258,6 +264,11 @@ extern "C" {
 
 std::int32_t ddprun_checkpoint_abi() {
     return kDdprunCheckpointAbi;
+}
+
+void ddprun_checkpoint_ring(std::uint32_t* bell) {
+    std::atomic_ref<std::uint32_t>(*bell).fetch_add(1);
+    ::syscall(SYS_futex, bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 std::int32_t ddprun_checkpoint_check_folder(const char* dir, DdprunError* error) {

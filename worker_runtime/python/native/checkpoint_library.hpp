@@ -93,6 +93,9 @@ struct DdprunPart {
 
 std::int32_t ddprun_checkpoint_abi();
 
+/// Raises the word and wakes all processes that wait for it, a futex.
+void ddprun_checkpoint_ring(std::uint32_t* bell);
+
 std::int32_t ddprun_checkpoint_check_folder(const char* dir, DdprunError* error);
 
 /// Fills in partial->name.
