@@ -21,7 +21,8 @@ import unittest
 
 KILLS = int(os.environ.get("DDPRUN_MEMORY_KILLS", 5))
 SEED = int(os.environ.get("DDPRUN_MEMORY_SEED", 1))
-STEPS_OF_A_KILL = 6
+STEPS_OF_A_KILL = 5  # at most, and the one that the kill disturbs
+LINES = ("trained", "asked", "kept")
 NEVER = 10**9  # no step is a multiple of it
 BIN = PROGRAM = ""
 
@@ -66,9 +67,16 @@ class MemoryCheckpoints(unittest.TestCase):
             self.addCleanup(clean)
         return process
 
-    def start_job(self, *flags, steps, disk_every=NEVER, checkpoints="checkpoints"):
+    def start_job(self, *flags, steps, disk_every=NEVER, checkpoints="checkpoints", fifo=""):
         return self.start("ddprun", *flags, PROGRAM, self.path(checkpoints), str(steps),
-                          str(disk_every))
+                          str(disk_every), *([fifo] if fifo else []))
+
+    def make_fifo(self):
+        """Each byte in it lets a training do a step."""
+        os.mkfifo(self.path("leave"))
+        self.leave = os.open(self.path("leave"), os.O_RDWR)
+        self.addCleanup(os.close, self.leave)
+        return self.path("leave")
 
     def find(self, process, pattern):
         """The first line of its output in which `pattern` is found."""
@@ -88,12 +96,20 @@ class MemoryCheckpoints(unittest.TestCase):
     def undisturbed(self, *flags, steps):
         return self.end(self.start_job(*flags, steps=steps, checkpoints="others"))
 
-    def disturb(self, process, kept):
-        """Reads on until a random moment after the next kept step. Returns the last kept step."""
-        kept = int(self.find(process, r"^kept (\d+)")[1])
-        for _ in range(self.dice.randrange(3 * (STEPS_OF_A_KILL - 2))):
-            found = self.find(process, r"^(trained|asked|kept) (\d+)")
-            kept = int(found[2]) if found[1] == "kept" else kept
+    def disturb(self, process):
+        """Some steps, then one until a line that is chosen at random. Returns the last kept step.
+
+        A byte that a killed worker did not read is a step of the next ones.
+        """
+        kept = 0
+        for _ in range(self.dice.randint(1, STEPS_OF_A_KILL - 1)):
+            os.write(self.leave, b"x")
+            kept = int(self.find(process, r"^kept (\d+)")[1])
+        os.write(self.leave, b"x")
+        line = self.dice.choice(("", *LINES))
+        if line:
+            found = int(self.find(process, rf"^{line} (\d+)")[1])
+            kept = found if line == "kept" else kept
         return kept
 
     def check_resumed(self, process, kept):
@@ -107,18 +123,20 @@ class MemoryCheckpoints(unittest.TestCase):
                          [f"step-{step:012}" for step in steps])
 
     def test_a_killed_worker_costs_no_kept_step(self):
-        steps = KILLS * STEPS_OF_A_KILL + 2
+        steps = KILLS * (STEPS_OF_A_KILL + 1) + 2
         ranks = ("--nproc-per-node", "2", "--warm", "off")
         expected = self.undisturbed(*ranks, steps=steps)
         job = self.start_job(*ranks, "--max-restarts", str(KILLS), "--max-restarts-at-step", "0",
-                             "--memory-checkpoints", "256M", steps=steps)
+                             "--memory-checkpoints", "256M", steps=steps,
+                             fifo=self.make_fifo())
         kept = 0
         for _ in range(KILLS):
             pids = [int(self.find(job, r"^rank \d of 2 is (\d+)")[1]) for _ in range(2)]
             self.check_resumed(job, kept) if kept else self.find(job, "^begins")
-            kept = self.disturb(job, kept)
+            kept = self.disturb(job)
             os.kill(self.dice.choice(pids), signal.SIGKILL)
         self.check_resumed(job, kept)
+        os.write(self.leave, b"x" * steps)
         self.assertEqual(self.end(job), expected)
         self.check_disk()
 
@@ -142,14 +160,15 @@ class MemoryCheckpoints(unittest.TestCase):
         self.check_disk(2)
 
     def test_a_killed_machine_costs_no_kept_step(self):
-        steps = KILLS * STEPS_OF_A_KILL + 2
+        steps = KILLS * (STEPS_OF_A_KILL + 1) + 2
         shape = ("--nnodes", "2", "--nproc-per-node", "1", "--warm", "off", "--insecure")
         daemon = self.start("ddprun-rendezvous", "--port", "0", "--insecure")
         endpoint = self.find(daemon, r"listening on (127\.0\.0\.1:\d+)")[1]
 
-        def start_node(name, *flags, checkpoints="checkpoints"):
+        def start_node(name, *flags, checkpoints="checkpoints", fifo=""):
             return self.start_job(*shape, "--rdzv-id", checkpoints, "--rdzv-endpoint", endpoint,
-                                  "--node-id", name, *flags, steps=steps, checkpoints=checkpoints)
+                                  "--node-id", name, *flags, steps=steps, checkpoints=checkpoints,
+                                  fifo=fifo)
 
         others = [start_node(f"other{node}", "--node-rank", str(node), checkpoints="others")
                   for node in range(2)]
@@ -157,16 +176,19 @@ class MemoryCheckpoints(unittest.TestCase):
         others[1].communicate()
         flags = ("--memory-checkpoints", "256M", "--memory-replicas", "1", "--max-restarts",
                  str(KILLS), "--max-restarts-at-step", "0")
-        nodes = [start_node(f"node{node}", "--node-rank", str(node), *flags) for node in range(2)]
+        fifo = self.make_fifo()
+        nodes = [start_node(f"node{node}", "--node-rank", str(node), *flags, fifo=fifo)
+                 for node in range(2)]
         kept = 0
         for kill in range(KILLS):
             self.check_resumed(nodes[0], kept) if kept else self.find(nodes[0], "^begins")
-            kept = self.disturb(nodes[0], kept)
+            kept = self.disturb(nodes[0])
             # Node 0 says the lines: it is the other one that dies.
             kill_all([nodes[1].pid, *children_of(nodes[1].pid)])
             nodes[1].communicate()
-            nodes[1] = start_node(f"spare{kill}", *flags)
+            nodes[1] = start_node(f"spare{kill}", *flags, fifo=fifo)
         self.check_resumed(nodes[0], kept)
+        os.write(self.leave, b"x" * steps)
         self.assertEqual(self.end(nodes[0]), expected)
         nodes[1].communicate()
         self.check_disk()

@@ -1,23 +1,27 @@
 // A training that saves after each step into the memory of its nodes, and never to the disk.
 //
-//     kept_training DIR STEPS DISK_EVERY
+//     kept_training DIR STEPS DISK_EVERY [FIFO]
 //
+// Before each step rank 0 waits for a byte in FIFO.
 // Each rank says "rank R of N is PID". Rank 0 says "begins" or "resumed S", then of each step
 // "trained S", "asked S" once save_async() has returned and "kept S" once the save has ended. The
 // same number of ranks ends with the same "parameters".
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include "base/os/unique_fd.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {
@@ -31,6 +35,24 @@ void say(const std::string& line) {
     (void)std::fflush(stdout);
 }
 
+/// The leave to train a step; each byte is one.
+class Leave {
+public:
+    /// Without a path there is always leave.
+    explicit Leave(const std::string& path)
+        : fd_(path.empty() ? -1 : ::open(path.c_str(), O_RDWR | O_CLOEXEC)) {}
+
+    void await() const {
+        char byte = 0;
+        if (fd_.is_open() && ::read(fd_.get(), &byte, 1) != 1) {
+            throw std::runtime_error("the FIFO cannot be read");
+        }
+    }
+
+private:
+    ddprun::UniqueFd fd_;
+};
+
 std::size_t hash_of(const torch::nn::Module& network) {
     std::string bytes;
     for (const torch::Tensor& parameter : network.parameters()) {
@@ -40,7 +62,8 @@ std::size_t hash_of(const torch::nn::Module& network) {
 }
 
 int train(ddprun::Worker& worker, const std::string& dir, std::int64_t steps,
-          std::int64_t disk_every) {
+          std::int64_t disk_every, const std::string& fifo) {
+    const Leave leave(worker.rank() == 0 ? fifo : std::string());
     auto group = checked(worker.process_group());
     torch::manual_seed(11 + worker.rank());
     // 8 MiB and their momentum: large enough for all ranks to write a share.
@@ -63,6 +86,7 @@ int train(ddprun::Worker& worker, const std::string& dir, std::int64_t steps,
     };
     say_first(from ? fmt::format("resumed {}", *from) : std::string("begins"));
     while (step < steps) {
+        leave.await();
         optimizer.zero_grad();
         model.forward(torch::randn({4, 1024})).pow(2).mean().backward();
         optimizer.step();
@@ -81,11 +105,12 @@ int train(ddprun::Worker& worker, const std::string& dir, std::int64_t steps,
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc != 4) {
-        fmt::print(stderr, "usage: kept_training DIR STEPS DISK_EVERY\n");
+    if (argc < 4 || argc > 5) {
+        fmt::print(stderr, "usage: kept_training DIR STEPS DISK_EVERY [FIFO]\n");
         return 2;
     }
     return ddprun::run(argc, argv, [&](ddprun::Worker& worker) {
-        return train(worker, argv[1], std::stoll(argv[2]), std::stoll(argv[3]));
+        return train(worker, argv[1], std::stoll(argv[2]), std::stoll(argv[3]),
+                     argc == 5 ? argv[4] : "");
     });
 }
