@@ -19,8 +19,8 @@ assert worker.is_under_ddprun
 # In one piece: the other worker writes to the same console.
 print(f"rank {worker.rank} of {worker.world_size} {' '.join(sys.argv[1:])}\\n", end="", flush=True)
 """
-PROGRAMS = ["ddpctl", "ddprun", "ddprun-gpu-use", "ddprun-keeper", "ddprun-memory", "ddprun-preload.so",
-            "ddprun-readahead", "ddprun-rendezvous", "ddprun-stacks"]
+PROGRAMS = ["ddpctl", "ddprun", "ddprun-gpu-use", "ddprun-keeper", "ddprun-memory",
+            "ddprun-preload.so", "ddprun-readahead", "ddprun-rendezvous", "ddprun-stacks"]
 
 
 def output_of(*command, **options):

@@ -30,15 +30,20 @@ enum class MemoryVerb {
     /// Names the endpoint of the partner, which is to hold a copy of all that is written from now
     /// on. Empty: none.
     Partner,
-    /// Asks for memory for `files` of a step; the reply has a writable descriptor for each, of the
-    /// file's size and with any content. The program forgets the files that this owner had
-    /// written of a step that is not sealed. Refused if it would pass the bound.
+    /// Asks for memory for `files` of a step, at most kMemoryDescriptorsMax; the reply has a
+    /// writable descriptor for each, of the file's size and with any content. More files of the
+    /// step, such as its manifest, may be begun later. The program forgets this owner's files of
+    /// other steps that are not sealed, and its files of the same step and names; at the first
+    /// Begin of a generation, all files of earlier ones that are not sealed. Refused if it would
+    /// pass the bound, and for a step that is sealed.
     Begin,
     /// `files` are written and have these checksums. The reply comes once the partner, if there is
     /// one, has them, too; `note` says why it has not.
     Written,
     /// The manifest of the step is written, and all files that it lists are somewhere: the step
-    /// counts. Older steps are forgotten.
+    /// counts. Older steps are forgotten. Each worker seals before its next Begin; sealing once
+    /// more is no failure. A generation that has resumed from a step which is not sealed seals it
+    /// first, with the generation that wrote it.
     Seal,
     /// The reply has the files of all steps that are kept here.
     List,
@@ -65,7 +70,8 @@ struct MemoryRequest {
     MemoryVerb verb = MemoryVerb::Hello;
     std::string series;             ///< Hello: the training; others see nothing of its files
     int rank = 0;                   ///< Hello: owns what this connection begins
-    Generation generation;          ///< Hello: of this worker. Open, Fetch: that wrote the file
+    Generation generation;          ///< Hello: of this worker. Open, Fetch, Seal: that wrote the
+                                    ///< step; Seal: 0 is this worker's own
     std::int64_t step = 0;          ///< all but Hello, Partner, List
     std::vector<MemoryFile> files;  ///< Begin, Written; Open, Fetch: one
     std::string endpoint;           ///< Partner, Fetch: HOST:PORT
