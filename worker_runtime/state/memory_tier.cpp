@@ -163,6 +163,9 @@ Result<void> MemoryTier::save(ProcessGroup& group, const CheckpointShare& share,
 }
 
 Result<std::vector<ManifestFile>> MemoryTier::write_files(const CheckpointShare& share) {
+    if (share.files.empty()) {
+        return std::vector<ManifestFile>();
+    }
     std::vector<std::unique_ptr<PlannedFile>> planned;
     std::vector<MemoryFile> wanted;
     for (const CheckpointShare::File& file : share.files) {
