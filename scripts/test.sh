@@ -24,6 +24,7 @@ only if nothing failed. What is skipped is said aloud.
                     the thread sanitizer on everything, the quick tests 50 times over, 200
                     kills of the C++ training in place of 20 and 50 of a pair of networks in
                     place of 5, 100,000 steps of it in one process,
+                    50 kills of workers and of machines that save in memory in place of 5,
                     10 minutes for each fuzz target, 200,000 seeds of the simulator, large ones
                     too, every planted bug found anew, and 30 minutes of watching for false
                     alarms, and of chaos
@@ -191,6 +192,9 @@ if [ "$is_full" = yes ]; then
         suite "two networks trained against each other, killed 50 times" release -R cluster_gan
     DDPRUN_SAVE_KILLS=200 \
         suite "ranks that save together, killed 200 times" release -R save_process
+    DDPRUN_MEMORY_KILLS=50 \
+        suite "checkpoints in memory, 50 workers and 50 machines killed" release \
+        -R cluster_memory_checkpoints
     DDPRUN_RUNTIME_STEPS=100000 DDPRUN_RUNTIME_DEATHS=1000 \
         suite "the C++ runtime, 100,000 steps, 1,000 deaths" release -R runtime_process
     suite "large libraries in Python, each run on a terminal, jobs of Slurm and mpirun, NFS, \

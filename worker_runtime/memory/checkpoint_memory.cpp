@@ -100,8 +100,9 @@ Result<std::string> CheckpointMemory::written(std::int64_t step,
     return answer ? Result<std::string>(std::move(answer->reply.note)) : answer.error();
 }
 
-Result<void> CheckpointMemory::seal(std::int64_t step) {
-    const Result<Answer> answer = ask({.verb = MemoryVerb::Seal, .step = step});
+Result<void> CheckpointMemory::seal(std::int64_t step, Generation writer) {
+    const Result<Answer> answer =
+        ask({.verb = MemoryVerb::Seal, .generation = writer, .step = step});
     return answer ? Result<void>() : Result<void>(answer.error());
 }
 

@@ -46,8 +46,9 @@ public:
     [[nodiscard]] Result<std::string> written(std::int64_t step,
                                               const std::vector<ManifestFile>& files);
 
-    /// From now on `step` counts, and older ones are forgotten.
-    [[nodiscard]] Result<void> seal(std::int64_t step);
+    /// From now on `step`, which generation `writer` has written, counts, and older ones are
+    /// forgotten.
+    [[nodiscard]] Result<void> seal(std::int64_t step, Generation writer);
 
     /// The steps of which this node has files.
     [[nodiscard]] Result<std::vector<MemoryStep>> list();

@@ -85,6 +85,7 @@ RankOfNode rank_of(const std::string& text) {
 
 MemoryTier::MemoryTier(CheckpointMemory memory, const WorkerEnvironment& place, Say say)
     : memory_(std::move(memory)),
+      generation_(place.generation),
       rank_(place.rank.value()),
       local_rank_(place.slot.value()),
       local_world_size_(place.local_world_size),
@@ -223,7 +224,7 @@ Result<void> MemoryTier::seal(std::int64_t step, const std::string& manifest) {
     if (!note) {
         return note.error();
     }
-    return memory_.seal(step);
+    return memory_.seal(step, generation_);
 }
 
 Result<std::optional<LoadedCheckpoint>> MemoryTier::load(ProcessGroup& group,
@@ -330,7 +331,11 @@ Result<LoadedCheckpoint> MemoryTier::load_from(ProcessGroup& group,
         load_files(*std::move(manifest), open,
                    {.reader = static_cast<std::size_t>(local_rank_),
                     .readers = static_cast<std::size_t>(local_world_size_)});
-    const Result<void> done = loaded ? Result<void>() : Result<void>(loaded.error());
+    Result<void> done = loaded ? Result<void>() : Result<void>(loaded.error());
+    if (done && local_rank_ == 0) {
+        // Not every node has sealed it: this generation's first save would forget it there.
+        done = memory_.seal(candidate.step, candidate.generation);
+    }
     const Result<void> agreed = agree_on(group, done);
     return agreed ? std::move(loaded) : Result<LoadedCheckpoint>(agreed.error());
 }

@@ -62,6 +62,7 @@ private:
     void say_note(const std::string& note);
 
     CheckpointMemory memory_;
+    Generation generation_;
     int rank_;
     int local_rank_;
     int local_world_size_;
