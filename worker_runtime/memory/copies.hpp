@@ -13,7 +13,7 @@
 /// Which checkpoint can be put together from what the nodes have in memory, and from whom. Pure.
 namespace ddprun::worker {
 
-/// What one node has.
+/// One node's files.
 struct NodeCopies {
     std::string endpoint;
     std::vector<MemoryStep> steps;

@@ -15,7 +15,7 @@
 
 namespace ddprun::worker {
 
-/// Where a checkpoint goes: into the folder `dir`, into memory, or both.
+/// A checkpoint goes into the folder `dir`, into memory, or both.
 struct SaveTargets {
     std::string dir;
     bool has_disk = true;
