@@ -130,7 +130,7 @@ Result<std::unique_ptr<MemoryTier>> MemoryTier::connect(ProcessGroup& group,
         }
         return std::unique_ptr<MemoryTier>();
     }
-    std::unique_ptr<MemoryTier> tier(new MemoryTier(*std::move(memory), place, std::move(say)));
+    auto tier = std::make_unique<MemoryTier>(*std::move(memory), place, std::move(say));
     const Result<void> agreed =
         agree_on(group, partner.empty() ? Result<void>() : tier->memory_.set_partner(partner));
     return agreed ? Result<std::unique_ptr<MemoryTier>>(std::move(tier)) : agreed.error();

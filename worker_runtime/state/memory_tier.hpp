@@ -23,6 +23,8 @@ class MemoryTier {
 public:
     using Say = std::function<void(const std::string& line)>;
 
+    MemoryTier(CheckpointMemory memory, const WorkerEnvironment& place, Say say);
+
     /// Connects every rank with its node's ddprun-memory, and names each node's partner. Null, on
     /// every rank, if a rank has none; `say` gets a line on one rank if others have one. `series`
     /// names the training on all nodes alike: the folder of its checkpoints.
@@ -40,17 +42,15 @@ public:
     [[nodiscard]] bool has_copy() const { return has_partner_ && last_note_.empty(); }
 
     /// Loads the newest step of which the nodes together have all files, if it is `at_least` that
-    /// number; files that this node lacks are copied from others. None, on every rank, if there is
-    /// no such step. Copies that cannot be used are passed over with a line.
+    /// number; files that this node lacks are copied from others. Returns nothing, on every
+    /// rank, if no step can be put together. A line says which copies cannot be used.
     [[nodiscard]] Result<std::optional<LoadedCheckpoint>> load(ProcessGroup& group,
                                                                std::int64_t at_least);
 
 private:
-    MemoryTier(CheckpointMemory memory, const WorkerEnvironment& place, Say say);
-
     [[nodiscard]] Result<std::vector<ManifestFile>> write_files(const CheckpointShare& share);
     [[nodiscard]] Result<void> seal(std::int64_t step, const std::string& manifest);
-    /// What each node has, by the rank of its first worker; empty for other ranks.
+    /// Each node's files, by the rank of its first worker; no files for other ranks.
     [[nodiscard]] Result<std::vector<NodeCopies>> gather_copies(ProcessGroup& group);
     [[nodiscard]] Result<std::string> read_manifest(const MemoryCandidate& candidate,
                                                     const std::vector<NodeCopies>& nodes);
