@@ -32,9 +32,9 @@ struct RuntimeLimits {
     /// many as most systems grant a small job in all, less what it has open itself; half of what
     /// can be opened, if the hard limit is too low for that
     std::size_t descriptors_left = 512;
-    /// for an answer of ddprun-memory, which copies to another node before it answers: 64 GiB in
-    /// that time at 1 GB/s
-    Milliseconds memory_reply_timeout{60'000};
+    /// for an answer of ddprun-memory, which copies a share to another node before it answers: 800
+    /// GB in that time at its bound on bytes per second
+    Milliseconds memory_reply_timeout{600'000};
     int loader_workers_max = 256;  ///< threads of one DataLoader
     /// of one DataLoader, that are being made or wait to be trained on
     int loader_batches_max = 1024;

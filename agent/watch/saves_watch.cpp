@@ -57,8 +57,9 @@ std::string SavesWatch::behind(const SavesTold& told) const {
     }
     return fmt::format(
         "checkpoints fall behind: {} saves in a row were asked for while the one before was still "
-        "being written; the last one took {}, and they are asked for every {}; save less often, or "
-        "use a faster disk",
+        "being written; the last one took {}, and they are asked for every {}; save less often, "
+        "use "
+        "a faster disk, or raise disk_every with --memory-checkpoints",
         told.late, rdzv::save_time_text(milliseconds(told.took)),
         rdzv::save_time_text(milliseconds(told.interval)));
 }

@@ -132,7 +132,7 @@ TEST_CASE("a disk falls behind after three late saves in a row, until three are 
     CHECK(news.line ==
           "warning: checkpoints fall behind: 3 saves in a row were asked for while the one before "
           "was still being written; the last one took 6.3 s, and they are asked for every 2.1 s; "
-          "save less often, or use a faster disk");
+          "save less often, use a faster disk, or raise disk_every with --memory-checkpoints");
     REQUIRE(news.events.size() == 1);
     CHECK(news.events[0].kind == EventKind::CheckpointBehind);
     CHECK("warning: " + text_of(news.events[0], "text") == news.line);
