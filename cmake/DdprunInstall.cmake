@@ -37,7 +37,8 @@ endif()
 set(headers
     base/error.hpp base/instant.hpp base/os/unique_fd.hpp base/result.hpp base/tagged.hpp
     worker_runtime/checkpoint/checkpoint_folder.hpp worker_runtime/checkpoint/layout.hpp
-    worker_runtime/checkpoint/manifest.hpp worker_runtime/checkpoint/publishing.hpp
+    worker_runtime/checkpoint/loaded_checkpoint.hpp worker_runtime/checkpoint/manifest.hpp
+    worker_runtime/checkpoint/publishing.hpp
     worker_runtime/checkpoint/tensor_view.hpp
     worker_runtime/contract/exit_codes.hpp worker_runtime/contract/store_address.hpp
     worker_runtime/contract/worker_environment.hpp worker_runtime/contract/worker_page.hpp

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "worker_runtime/checkpoint/checkpoint_files.hpp"
+#include "worker_runtime/checkpoint/file_io.hpp"
 #include "worker_runtime/checkpoint/hashing.hpp"
 #include "worker_runtime/checkpoint/json_text.hpp"
 #include "worker_runtime/checkpoint/safetensors.hpp"

@@ -10,13 +10,14 @@
 #include <vector>
 
 #include "base/result.hpp"
-#include "worker_runtime/checkpoint/file_io.hpp"
 #include "worker_runtime/checkpoint/layout.hpp"
 #include "worker_runtime/checkpoint/manifest.hpp"
 
 /// The tensors of a checkpoint whose files are mapped, wherever the files lie. Blocking; for any
 /// one thread.
 namespace ddprun::worker {
+
+struct OpenFile;
 
 /// One tensor of a checkpoint, in parts that together are the whole.
 struct StoredTensor {
