@@ -4,8 +4,8 @@
 //
 // Before each step rank 0 waits for a byte in FIFO.
 // Each rank says "rank R of N is PID". Rank 0 says "begins" or "resumed S", then of each step
-// "trained S", "asked S" once save_async() has returned and "kept S" once the save has ended. The
-// same number of ranks ends with the same "parameters".
+// "trained S", "asked S" once save_async() has returned and "kept S" once the save has ended, or
+// "missed S". The same number of ranks ends with the same "parameters".
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -94,9 +94,9 @@ int train(ddprun::Worker& worker, const std::string& dir, std::int64_t steps,
         say_first(fmt::format("trained {}", step));
         checked(checkpoints.save_async(step, state));
         say_first(fmt::format("asked {}", step));
-        if (checkpoints.wait()) {
-            say_first(fmt::format("kept {}", step));
-        }
+        const ddprun::Result<void> kept = checkpoints.wait();
+        say_first(kept ? fmt::format("kept {}", step)
+                       : fmt::format("missed {}: {}", step, kept.error().what));
     }
     say_first(fmt::format("parameters {:016x}", hash_of(*network)));
     return worker.finish();
