@@ -10,18 +10,10 @@ import signal
 import subprocess
 import unittest
 
+from process_tree import descendants
 from two_nodes import TwoNodeTest, main
 
 TELLINGS = ("steps", "output")
-
-
-def descendants(pid):
-    """`pid`, and all that came from it."""
-    found = [pid]
-    for one in found:
-        with open(f"/proc/{one}/task/{one}/children", encoding="utf-8") as children:
-            found.extend(int(child) for child in children.read().split())
-    return found
 
 
 class AnswerTest(TwoNodeTest):
@@ -45,7 +37,7 @@ class AnswerTest(TwoNodeTest):
             with self.subTest(tells):
                 self.setUp()
                 first, second = self.start_job_with_fault(tells)
-                stopped = descendants(second.pid)
+                stopped = [second.pid, *descendants(second.pid)]
                 for pid in stopped:
                     os.kill(pid, signal.SIGSTOP)
                 why = r"missing: \S+ was silent for \d+ ms"
@@ -59,7 +51,7 @@ class AnswerTest(TwoNodeTest):
             with self.subTest(tells):
                 self.setUp()
                 first, second = self.start_job_with_fault(tells)
-                for pid in descendants(second.pid):
+                for pid in [second.pid, *descendants(second.pid)]:
                     os.kill(pid, signal.SIGKILL)
                 self.line_of(first, r"waiting for 1 node more: .*; missing: \S+ died \(its "
                                     r"connection ended\)")

@@ -31,6 +31,13 @@ pid_t worker_of(Process& node, int generation, std::size_t from = 0) {
     return std::atoi(line.c_str() + line.find(" pid=") + 5);
 }
 
+/// A job of one node and two generations, whose workers end once the file `end` exists.
+Process& start_job(Cluster& cluster, const std::string& end) {
+    return cluster.start_ddprun({"--max-restarts", "1", "--memory-checkpoints", "64M",
+                                 Cluster::worker(), "--variable", kVariable, "--print",
+                                 "--wait-for-file", end});
+}
+
 pid_t memory_program() {
     for (const pid_t pid : descendants()) {
         const std::string command = read_file("/proc/" + std::to_string(pid) + "/cmdline");
@@ -46,9 +53,7 @@ pid_t memory_program() {
 TEST_CASE("a checkpoint in memory survives its worker, and goes with ddprun") {
     Cluster cluster;
     const std::string end = cluster.dir() / "end";
-    Process& node = cluster.start_ddprun({"--max-restarts", "1", "--memory-checkpoints", "64M",
-                                          Cluster::worker(), "--variable", kVariable, "--print",
-                                          "--wait-for-file", end});
+    Process& node = start_job(cluster, end);
     const std::string socket = socket_of(node);
     const pid_t worker = worker_of(node, 1);
     {
@@ -72,9 +77,7 @@ TEST_CASE("a checkpoint in memory survives its worker, and goes with ddprun") {
 TEST_CASE("a job goes on without ddprun-memory, and the next generation has it again") {
     Cluster cluster;
     const std::string end = cluster.dir() / "end";
-    Process& node = cluster.start_ddprun({"--max-restarts", "1", "--memory-checkpoints", "64M",
-                                          Cluster::worker(), "--variable", kVariable, "--print",
-                                          "--wait-for-file", end});
+    Process& node = start_job(cluster, end);
     const std::string socket = socket_of(node);
     const pid_t worker = worker_of(node, 1);
     const MemoryClient client(socket, 0, 1);  // it is ddprun-memory now, and no longer env

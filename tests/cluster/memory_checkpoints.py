@@ -19,21 +19,14 @@ import sys
 import tempfile
 import unittest
 
+from process_tree import descendants
+
 KILLS = int(os.environ.get("DDPRUN_MEMORY_KILLS", 5))
 SEED = int(os.environ.get("DDPRUN_MEMORY_SEED", 1))
 STEPS_OF_A_KILL = 5  # at most, and the one that the kill disturbs
 MISSES_MAX = 3
 NEVER = 10**9  # no step is a multiple of it
 BIN = PROGRAM = ""
-
-
-def children_of(pid):
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-            children = [int(child) for child in file.read().split()]
-    except OSError:
-        return []
-    return children + [one for child in children for one in children_of(child)]
 
 
 def kill_all(pids):
@@ -193,7 +186,7 @@ class MemoryCheckpoints(unittest.TestCase):
             self.check_resumed(nodes[0], kept) if kept else self.find(nodes[0], "^begins")
             kept = self.disturb(nodes[0])
             # Node 0 says the lines: it is the other one that dies.
-            kill_all([nodes[1].pid, *children_of(nodes[1].pid)])
+            kill_all([nodes[1].pid, *descendants(nodes[1].pid)])
             nodes[1].communicate()
             nodes[1] = start_node(f"spare{kill}", *flags, fifo=fifo)
         self.check_resumed(nodes[0], kept)

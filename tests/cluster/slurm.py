@@ -20,6 +20,7 @@ import tempfile
 import unittest
 
 import user
+from process_tree import descendants
 from user import PATIENCE_S, lines
 
 BIN = WORKER = ""
@@ -168,17 +169,6 @@ class Slurm(user.User):
                  "job.sh")
         with open(self.path("job.out"), encoding="utf-8") as said:
             return said.read()
-
-
-def descendants(process):
-    """Numbers of processes, parents before children."""
-    found = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{process}/task"):
-            with open(f"/proc/{process}/task/{thread}/children", encoding="utf-8") as children:
-                for child in map(int, children.read().split()):
-                    found += [child, *descendants(child)]
-    return found
 
 
 # A training of 40 steps that begins where it was asked to leave. The first start waits for that at

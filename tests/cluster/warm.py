@@ -21,6 +21,8 @@ import tempfile
 import threading
 import unittest
 
+from process_tree import descendants
+
 PATIENCE_S = 120  # on a machine that has no time for it
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 PACKAGE = os.path.join(ROOT, "worker_runtime", "python")
@@ -113,26 +115,6 @@ if attempt == "0":
     open(os.environ["GO"]).close()
     sys.exit(3)
 """
-
-
-def children_of(task):
-    try:
-        with open(f"{task}/children", encoding="ascii") as file:
-            return [int(child) for child in file.read().split()]
-    except OSError:
-        return []  # It has ended.
-
-
-def descendants(pid):
-    found = []
-    try:
-        tasks = os.listdir(f"/proc/{pid}/task")
-    except FileNotFoundError:
-        return []  # It has ended.
-    for task in tasks:
-        for child in children_of(f"/proc/{pid}/task/{task}"):
-            found += [child, *descendants(child)]
-    return found
 
 
 class Jobs(unittest.TestCase):

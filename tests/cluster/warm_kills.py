@@ -24,6 +24,7 @@ import traceback
 import unittest
 
 import warm
+from process_tree import descendants
 from warm_deaths import stat_of
 
 PATIENCE_S = 120  # on a machine that has no time for it
@@ -103,7 +104,7 @@ class Cycle:
 
     def kill(self, kind):
         """Returns what was killed: the agent if there is none of this kind."""
-        found = [pid for pid in warm.descendants(self.job.pid) if kind_of(pid) == kind]
+        found = [pid for pid in descendants(self.job.pid) if kind_of(pid) == kind]
         try:
             os.kill(self.random.choice(found or [self.job.pid]), signal.SIGKILL)
         except ProcessLookupError:
@@ -140,7 +141,7 @@ class Cycle:
 
     def survivors(self):
         found = []
-        for pid in warm.descendants(os.getpid()):
+        for pid in descendants(os.getpid()):
             try:
                 found.append((pid, *stat_of(pid)))
             except OSError:

@@ -17,6 +17,8 @@ import sys
 import tempfile
 import unittest
 
+from process_tree import descendants
+
 BIN = ""
 SLOTS = 2
 RECVMSG = {"x86_64": 47, "aarch64": 212}[platform.machine()]
@@ -26,15 +28,6 @@ SCRIPT = """#!/bin/sh
 echo started >> "$STARTS"
 exec "$PROGRAM" "$@"
 """
-
-
-def children_of(pid):
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
-            children = [int(child) for child in file.read().split()]
-    except OSError:
-        return []
-    return children + [one for child in children for one in children_of(child)]
 
 
 def is_waiting(pid):
@@ -92,7 +85,7 @@ class Programs(unittest.TestCase):
     def workers(self, job, program=None):
         path = os.path.realpath(program or self.program)
         found = []
-        for pid in children_of(job.pid):
+        for pid in descendants(job.pid):
             try:
                 if os.readlink(f"/proc/{pid}/exe") == path and not is_waiting(pid):
                     found.append(pid)
@@ -111,7 +104,7 @@ class Programs(unittest.TestCase):
         while len(standbys) < SLOTS:
             self.assertIsNone(job.poll())
             os.sched_yield()
-            standbys = [pid for pid in children_of(job.pid) if is_waiting(pid)]
+            standbys = [pid for pid in descendants(job.pid) if is_waiting(pid)]
         return workers, standbys
 
     @staticmethod

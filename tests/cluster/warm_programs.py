@@ -27,6 +27,7 @@ import time
 import unittest
 
 import warm
+from process_tree import descendants
 
 PATIENCE_S = 600  # on a machine that has no time for it
 ATTEMPTS = 3  # A standby may be replaced, for what was learned late, at the moment of the kill.
@@ -136,7 +137,7 @@ class Run:
         os.kill(pids[1], signal.SIGKILL)
 
     def waiting(self):
-        return sum(map(is_waiting_standby, warm.descendants(self.process.pid)))
+        return sum(map(is_waiting_standby, descendants(self.process.pid)))
 
     def await_end(self):
         try:

@@ -36,6 +36,8 @@ struct ManifestFile {
     std::string name;
     std::uint64_t size = 0;
     std::string xxh3_128;
+
+    bool operator==(const ManifestFile&) const = default;
 };
 
 struct Manifest {

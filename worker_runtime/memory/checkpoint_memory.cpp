@@ -43,14 +43,6 @@ Result<UniqueFd> connect_to(const std::string& name) {
     return socket;
 }
 
-std::vector<MemoryFile> files_of(const std::vector<ManifestFile>& files) {
-    std::vector<MemoryFile> all;
-    for (const ManifestFile& file : files) {
-        all.push_back({.name = file.name, .size = file.size, .xxh3_128 = file.xxh3_128});
-    }
-    return all;
-}
-
 Error bad_reply(const std::string& what) {
     return {ErrorCode::BadMessage, "ddprun-memory has answered with " + what};
 }
@@ -95,8 +87,7 @@ Result<std::vector<UniqueFd>> CheckpointMemory::begin(std::int64_t step,
 
 Result<std::string> CheckpointMemory::written(std::int64_t step,
                                               const std::vector<ManifestFile>& files) {
-    Result<Answer> answer =
-        ask({.verb = MemoryVerb::Written, .step = step, .files = files_of(files)});
+    Result<Answer> answer = ask({.verb = MemoryVerb::Written, .step = step, .files = files});
     return answer ? Result<std::string>(std::move(answer->reply.note)) : answer.error();
 }
 
@@ -114,10 +105,8 @@ Result<std::vector<MemoryStep>> CheckpointMemory::list() {
 
 Result<OpenFile> CheckpointMemory::open(std::int64_t step, Generation generation,
                                         const ManifestFile& file) {
-    Result<Answer> answer = ask({.verb = MemoryVerb::Open,
-                                 .generation = generation,
-                                 .step = step,
-                                 .files = files_of({file})});
+    Result<Answer> answer =
+        ask({.verb = MemoryVerb::Open, .generation = generation, .step = step, .files = {file}});
     if (!answer) {
         return answer.error();
     }
@@ -140,7 +129,7 @@ Result<void> CheckpointMemory::fetch(std::int64_t step, Generation generation,
     const Result<Answer> answer = ask({.verb = MemoryVerb::Fetch,
                                        .generation = generation,
                                        .step = step,
-                                       .files = files_of({file}),
+                                       .files = {file},
                                        .endpoint = endpoint});
     return answer ? Result<void>() : Result<void>(answer.error());
 }

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/os/unique_fd.hpp"
@@ -10,7 +10,6 @@
 #include "base/tagged.hpp"
 #include "worker_runtime/checkpoint/file_io.hpp"
 #include "worker_runtime/checkpoint/manifest.hpp"
-#include "worker_runtime/checkpoint/tensor_view.hpp"
 #include "worker_runtime/memory/protocol.hpp"
 
 /// A worker's connection to ddprun-memory, which keeps its node's checkpoints in memory. Every

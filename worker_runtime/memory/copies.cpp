@@ -10,33 +10,29 @@ namespace ddprun::worker {
 
 namespace {
 
-bool has_file(const MemoryStep& step, const ManifestFile& file) {
-    return std::ranges::any_of(step.files, [&](const MemoryFile& one) {
-        return one.name == file.name && one.size == file.size && one.xxh3_128 == file.xxh3_128;
-    });
-}
-
-bool has_manifest(const MemoryStep& step) {
-    return std::ranges::any_of(step.files,
-                               [](const MemoryFile& file) { return file.name == kManifestName; });
+bool has_file(const MemoryStep& step, const MemoryFile& file) {
+    return std::ranges::find(step.files, file) != step.files.end();
 }
 
 }  // namespace
 
 std::vector<MemoryCandidate> candidates_among(const std::vector<NodeCopies>& nodes) {
-    std::map<std::pair<std::uint64_t, std::int64_t>, std::size_t> found;
+    std::map<std::pair<Generation, std::int64_t>, MemoryCandidate> found;
     for (std::size_t node = 0; node < nodes.size(); ++node) {
         for (const MemoryStep& step : nodes[node].steps) {
-            if (has_manifest(step)) {
-                found.emplace(std::pair(step.generation.value(), step.step), node);
+            const auto manifest = std::ranges::find(step.files, kManifestName, &MemoryFile::name);
+            if (manifest != step.files.end()) {
+                found.emplace(std::pair(step.generation, step.step),
+                              MemoryCandidate{.generation = step.generation,
+                                              .step = step.step,
+                                              .manifest_node = node,
+                                              .manifest = *manifest});
             }
         }
     }
     std::vector<MemoryCandidate> candidates;
     for (auto newest = found.rbegin(); newest != found.rend(); ++newest) {
-        candidates.push_back({.generation = Generation(newest->first.first),
-                              .step = newest->first.second,
-                              .manifest_node = newest->second});
+        candidates.push_back(std::move(newest->second));
     }
     return candidates;
 }

@@ -24,6 +24,7 @@ struct MemoryCandidate {
     Generation generation;
     std::int64_t step = 0;
     std::size_t manifest_node = 0;  ///< the first node that has it
+    MemoryFile manifest;            ///< as that node lists it
 };
 
 /// The newest comes first: that of the latest generation, and of its steps the highest.

@@ -54,14 +54,8 @@ enum class MemoryVerb {
     Fetch,
 };
 
-/// A file of a step, in the memory of one node.
-struct MemoryFile {
-    std::string name;
-    std::uint64_t size = 0;
-    std::string xxh3_128;  ///< empty: not written yet
-
-    bool operator==(const MemoryFile&) const = default;
-};
+/// A file of a step, in the memory of one node; without a checksum until it is written.
+using MemoryFile = ManifestFile;
 
 /// Letters, digits and `._-`, not beginning with a dot; as in a manifest, and manifest.json too.
 [[nodiscard]] bool is_memory_file_name(std::string_view name);

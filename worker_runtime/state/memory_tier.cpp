@@ -50,15 +50,6 @@ std::uint64_t size_of(const PlannedFile& file) {
     return bytes;
 }
 
-ManifestFile manifest_file(const MemoryStep& step) {
-    for (const MemoryFile& file : step.files) {
-        if (file.name == kManifestName) {
-            return {.name = file.name, .size = file.size, .xxh3_128 = file.xxh3_128};
-        }
-    }
-    return {};
-}
-
 /// A rank's connection and its place, as the ranks send it to each other.
 struct RankOfNode {
     bool has_memory = false;
@@ -238,8 +229,8 @@ Result<std::optional<LoadedCheckpoint>> MemoryTier::load(ProcessGroup& group,
             continue;
         }
         Result<LoadedCheckpoint> loaded = load_from(group, candidate, *nodes);
-        if (!group.check("loading a checkpoint from memory")) {
-            return group.check("loading a checkpoint from memory").error();
+        if (const Result<void> whole = group.check("loading a checkpoint from memory"); !whole) {
+            return whole.error();
         }
         if (loaded) {
             return std::optional(*std::move(loaded));
@@ -275,18 +266,12 @@ Result<std::vector<NodeCopies>> MemoryTier::gather_copies(ProcessGroup& group) {
     return nodes;
 }
 
-Result<std::string> MemoryTier::read_manifest(const MemoryCandidate& candidate,
-                                              const std::vector<NodeCopies>& nodes) {
+Result<std::string> MemoryTier::read_manifest(const MemoryCandidate& candidate) {
     if (static_cast<int>(candidate.manifest_node) != rank_) {
         return std::string();
     }
-    ManifestFile listed;
-    for (const MemoryStep& step : nodes[candidate.manifest_node].steps) {
-        if (step.generation == candidate.generation && step.step == candidate.step) {
-            listed = manifest_file(step);
-        }
-    }
-    const Result<OpenFile> file = memory_.open(candidate.step, candidate.generation, listed);
+    const Result<OpenFile> file =
+        memory_.open(candidate.step, candidate.generation, candidate.manifest);
     if (!file) {
         return file.error();
     }
@@ -301,7 +286,7 @@ Result<std::string> MemoryTier::read_manifest(const MemoryCandidate& candidate,
 Result<LoadedCheckpoint> MemoryTier::load_from(ProcessGroup& group,
                                                const MemoryCandidate& candidate,
                                                const std::vector<NodeCopies>& nodes) {
-    const Result<std::string> own = read_manifest(candidate, nodes);
+    const Result<std::string> own = read_manifest(candidate);
     const Result<void> read = own ? Result<void>() : Result<void>(own.error());
     if (const Result<void> agreed = agree_on(group, read); !agreed) {
         return agreed.error();

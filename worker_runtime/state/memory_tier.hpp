@@ -52,8 +52,7 @@ private:
     [[nodiscard]] Result<void> seal(std::int64_t step, const std::string& manifest);
     /// Each node's files, by the rank of its first worker; no files for other ranks.
     [[nodiscard]] Result<std::vector<NodeCopies>> gather_copies(ProcessGroup& group);
-    [[nodiscard]] Result<std::string> read_manifest(const MemoryCandidate& candidate,
-                                                    const std::vector<NodeCopies>& nodes);
+    [[nodiscard]] Result<std::string> read_manifest(const MemoryCandidate& candidate);
     [[nodiscard]] Result<LoadedCheckpoint> load_from(ProcessGroup& group,
                                                      const MemoryCandidate& candidate,
                                                      const std::vector<NodeCopies>& nodes);
