@@ -192,7 +192,7 @@ if [ "$is_full" = yes ]; then
         suite "two networks trained against each other, killed 50 times" release -R cluster_gan
     DDPRUN_SAVE_KILLS=200 \
         suite "ranks that save together, killed 200 times" release -R save_process
-    DDPRUN_MEMORY_KILLS=50 \
+    DDPRUN_MEMORY_JOBS=10 \
         suite "checkpoints in memory, 50 workers and 50 machines killed" release \
         -R cluster_memory_checkpoints
     DDPRUN_RUNTIME_STEPS=100000 DDPRUN_RUNTIME_DEATHS=1000 \

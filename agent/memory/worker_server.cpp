@@ -221,7 +221,11 @@ void WorkerServer::written(SessionId id, const MemoryRequest& request) {
     const Session& session = sessions_.at(id);
     const StepKey key{.generation = session.generation, .step = request.step};
     const Result<void> finished = kept_.shelf.finish(session.owner, key, request.files);
-    if (!finished || session.partner.empty()) {
+    std::vector<worker::MemoryFile> copied = request.files;
+    // Each node writes the manifest itself.
+    std::erase_if(
+        copied, [](const worker::MemoryFile& file) { return file.name == worker::kManifestName; });
+    if (!finished || session.partner.empty() || copied.empty()) {
         reply(id, finished);
         return;
     }
@@ -231,11 +235,11 @@ void WorkerServer::written(SessionId id, const MemoryRequest& request) {
         reply(id, without);
         return;
     }
-    others_.replicate(session.partner, key, session.owner.rank, request.files,
+    others_.replicate(session.partner, key, session.owner.rank, std::move(copied),
                       [this, id](std::string note) {
-                          MemoryReply copied;
-                          copied.note = std::move(note);
-                          reply(id, copied);
+                          MemoryReply done;
+                          done.note = std::move(note);
+                          reply(id, done);
                       });
 }
 

@@ -4,7 +4,8 @@ Method: kept_training says when a step is kept: all ranks have written it, and i
 or all processes of a node with its memory, are killed by SIGKILL at a moment that a seed chooses
 among the lines of rank 0. The next generation goes on from the last kept step or a later one, no
 checkpoint is on the disk, and the last parameters are those of an undisturbed training.
-$DDPRUN_MEMORY_KILLS is the number of kills of each kind, 5 unless given.
+$DDPRUN_MEMORY_JOBS is the number of jobs for each of the two kinds, 1 unless given. Each has five
+kills, because ddprun pauses before restarts that are too many in a minute.
 
 usage: memory_checkpoints.py BIN_DIR PROGRAM [unittest's words]
 """
@@ -21,10 +22,10 @@ import unittest
 
 from process_tree import descendants
 
-KILLS = int(os.environ.get("DDPRUN_MEMORY_KILLS", 5))
-SEED = int(os.environ.get("DDPRUN_MEMORY_SEED", 1))
+JOBS = int(os.environ.get("DDPRUN_MEMORY_JOBS", 1))
+KILLS = 5
 STEPS_OF_A_KILL = 5  # at most, and the one that the kill disturbs
-MISSES_MAX = 3
+LINES = ("trained", "asked", "kept")
 NEVER = 10**9  # no step is a multiple of it
 BIN = PROGRAM = ""
 
@@ -43,7 +44,6 @@ class MemoryCheckpoints(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="ddprun-kept-")
         self.addCleanup(shutil.rmtree, self.folder)
-        self.dice = random.Random(SEED)
         self.said = []
 
     def path(self, name):
@@ -89,15 +89,19 @@ class MemoryCheckpoints(unittest.TestCase):
     def undisturbed(self, *flags, steps):
         return self.end(self.start_job(*flags, steps=steps, checkpoints="others"))
 
-    def keep_one(self, process):
-        """Lets the training go on until a step is kept. A step that is not kept is shown."""
-        for _ in range(MISSES_MAX):
-            os.write(self.leave, b"x")
-            found = self.find(process, r"^(kept|missed) (\d+)")
-            if found[1] == "kept":
-                return int(found[2])
-            print(self.said[-1], end="", flush=True)
-        return self.fail(f"{MISSES_MAX} steps in a row are not kept:\n{''.join(self.said)}")
+    def seeds(self):
+        """One for each job, which begins anew."""
+        for seed in range(JOBS):
+            with self.subTest(seed):
+                self.setUp()
+                self.dice = random.Random(seed)
+                yield seed
+
+    def await_line(self, process, words):
+        """Awaits one of the training's lines and returns its step. No step may be missed."""
+        found = self.find(process, rf"^({words}|missed) (\d+)")
+        self.assertNotEqual(found[1], "missed", "".join(self.said))
+        return found[1], int(found[2])
 
     def disturb(self, process):
         """Some steps, then one until a line that is chosen at random. Returns the last kept step.
@@ -106,12 +110,13 @@ class MemoryCheckpoints(unittest.TestCase):
         """
         kept = 0
         for _ in range(self.dice.randint(1, STEPS_OF_A_KILL - 1)):
-            kept = self.keep_one(process)
+            os.write(self.leave, b"x")
+            kept = self.await_line(process, "kept")[1]
         os.write(self.leave, b"x")
-        line = self.dice.choice(("", "(trained)", "(asked)", "(kept|missed)"))
-        if line:
-            found = self.find(process, rf"^{line} (\d+)")
-            kept = int(found[2]) if found[1] == "kept" else kept
+        word = self.dice.choice(("", *LINES))
+        if word:
+            word, step = self.await_line(process, word)
+            kept = step if word == "kept" else kept
         return kept
 
     def check_resumed(self, process, kept):
@@ -125,7 +130,11 @@ class MemoryCheckpoints(unittest.TestCase):
                          [f"step-{step:012}" for step in steps])
 
     def test_a_killed_worker_costs_no_kept_step(self):
-        steps = KILLS * (STEPS_OF_A_KILL + MISSES_MAX) + 2
+        for _ in self.seeds():
+            self.kill_workers()
+
+    def kill_workers(self):
+        steps = KILLS * (STEPS_OF_A_KILL + 1) + 2
         ranks = ("--nproc-per-node", "2", "--warm", "off")
         expected = self.undisturbed(*ranks, steps=steps)
         job = self.start_job(*ranks, "--max-restarts", str(KILLS), "--max-restarts-at-step", "0",
@@ -162,7 +171,11 @@ class MemoryCheckpoints(unittest.TestCase):
         self.check_disk(2)
 
     def test_a_killed_machine_costs_no_kept_step(self):
-        steps = KILLS * (STEPS_OF_A_KILL + MISSES_MAX) + 2
+        for _ in self.seeds():
+            self.kill_machines()
+
+    def kill_machines(self):
+        steps = KILLS * (STEPS_OF_A_KILL + 1) + 2
         shape = ("--nnodes", "2", "--nproc-per-node", "1", "--warm", "off", "--insecure")
         daemon = self.start("ddprun-rendezvous", "--port", "0", "--insecure")
         endpoint = self.find(daemon, r"listening on (127\.0\.0\.1:\d+)")[1]

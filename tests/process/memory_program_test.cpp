@@ -298,6 +298,22 @@ TEST_CASE("a copy outlives the node that wrote it, and a third node fetches it")
     replacement.ask(fetch_of(7, "model", content, "127.0.0.1:1"));
 }
 
+TEST_CASE("two partners write the same manifest, and neither is in the other's way") {
+    const Node first(with_secret(1), true);
+    const Node second(with_secret(1), true);
+    Client left(first, 0);
+    Client right(second, 1);
+    left.name_partner(right.endpoint());
+    right.name_partner(left.endpoint());
+    CHECK(left.write(7, "model", "weights").note.empty());
+    CHECK(left.write(7, "manifest.json", "{}").note.empty());
+    CHECK(right.write(7, "manifest.json", "{}").note.empty());
+    left.seal(7);
+    right.seal(7);
+    CHECK(right.read(7, "model") == "weights");
+    CHECK(right.read(7, "manifest.json") == "{}");
+}
+
 TEST_CASE("many ranks have their files copied at the same time") {
     const Node first(with_secret(1), true);
     const Node second(with_secret(1), true);
@@ -392,7 +408,7 @@ TEST_CASE("a partner that dies while it copies costs a note, and a new one is us
     second.begin();
     Client again(second, 1);
     worker.name_partner(again.endpoint());
-    CHECK(worker.write(1, "manifest.json", "{}").note.empty());
+    CHECK(worker.write(1, "training", "moments").note.empty());
 }
 
 TEST_CASE("what is not there, or has another checksum, is not fetched") {

@@ -38,7 +38,8 @@ enum class MemoryVerb {
     /// pass the bound, and for a step that is sealed.
     Begin,
     /// `files` are written and have these checksums. The reply comes once the partner, if there is
-    /// one, has them, too; `note` says why it has not.
+    /// one, has them, too, but for the manifest, which each node writes; `note` says why it has
+    /// not.
     Written,
     /// The manifest of the step is written, and all files that it lists are somewhere: the step
     /// counts. Older steps are forgotten. Each worker seals before its next Begin; sealing once
