@@ -16,6 +16,8 @@ import urllib.request
 
 PATIENCE_S = 120  # on a machine that has no time for it
 BIN = PEER = ""
+# ddpctl finds a running job by its name on the whole machine, and other tests run beside this one.
+JOB = f"saves-{os.getpid()}"
 PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../worker_runtime/python")
 
 # Saves step 10 and 20, the second beside the training; then asks for one that cannot be written.
@@ -90,7 +92,7 @@ class Saves(unittest.TestCase):
         with open(path, "w", encoding="utf-8") as file:
             file.write(worker)
         return self.start("ddprun", *flags, "--log-dir", self.folder + "/logs", "--rdzv-id",
-                          "llama", sys.executable, path, self.folder + "/checkpoints", self.pipe)
+                          JOB, sys.executable, path, self.folder + "/checkpoints", self.pipe)
 
     def wait_for(self, job, text):
         while text not in self.said:
@@ -102,7 +104,7 @@ class Saves(unittest.TestCase):
         with open(self.pipe, "w", encoding="utf-8"):
             pass
 
-    def events(self, kind, run="llama"):
+    def events(self, kind, run=JOB):
         """Those of `kind` so far."""
         done = subprocess.run(
             [os.path.join(BIN, "ddpctl"), "events", run, "--json", "--log-dir",
@@ -113,9 +115,10 @@ class Saves(unittest.TestCase):
 
     def wait_for_event(self, kind, is_it):
         """Follows the events of the run until there is this one."""
-        follower = self.start("ddpctl", "events", "llama", "--json", "--follow", "--log-dir",
+        follower = self.start("ddpctl", "events", JOB, "--json", "--follow", "--log-dir",
                               self.folder + "/logs")
         for line in follower.stdout:
+            self.assertTrue(line.startswith("{"), line)
             event = json.loads(line)
             if event["event"] == kind and is_it(event):
                 return event
@@ -123,7 +126,7 @@ class Saves(unittest.TestCase):
 
     def status(self, *flags):
         done = subprocess.run(
-            [os.path.join(BIN, "ddpctl"), "status", "llama", "--log-dir", self.folder + "/logs",
+            [os.path.join(BIN, "ddpctl"), "status", JOB, "--log-dir", self.folder + "/logs",
              *flags], text=True, capture_output=True, env=self.environment, timeout=PATIENCE_S,
             check=True)
         return done.stdout
@@ -198,7 +201,7 @@ class Saves(unittest.TestCase):
             text = answer.read().decode()
         for figure, value in (("checkpoints_total", "2"), ("checkpoint_failures_total", "0"),
                               ("checkpoint_step", "20"), ("checkpoint_behind", "0")):
-            self.assertIn(f'ddprun_job_{figure}{{job_id="llama"}} {value}\n', text)
+            self.assertIn(f'ddprun_job_{figure}{{job_id="{JOB}"}} {value}\n', text)
         self.assertRegex(text, r'ddprun_job_checkpoint_timestamp_seconds\{.*\} \d+')
         self.go_on()
         self.wait_for(job, "failed")

@@ -56,6 +56,7 @@ Variables written(const WorkerEnvironment& place) {
     told.group_rank = place.group_rank;
     told.group_world_size = place.group_world_size;
     told.memory_partner = place.memory_partner;
+    told.memory_checkpoints = place.memory_checkpoints;
     told.store = *place.store;
     told.local_address = place.local_address;
     told.start_reason = place.start_reason;
