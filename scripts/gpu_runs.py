@@ -14,6 +14,7 @@ import datetime
 import json
 import os
 import re
+import subprocess
 import sys
 import xml.etree.ElementTree
 
@@ -60,8 +61,19 @@ def run_of(report, date):
     return {**machine.groupdict(), "date": date, "passed": names, "left_out": left_out}
 
 
+def commit_tested():
+    """The commit of this tree; a copied tree has none."""
+    try:
+        return subprocess.run(["git", "-C", ROOT, "rev-parse", "--short=10", "HEAD"], check=True,
+                              capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 def record(report):
     run = run_of(report, datetime.datetime.now(datetime.timezone.utc).date().isoformat())
+    run["commit"] = commit_tested()
+    run["kills"] = int(os.environ.get("DDPRUN_GPU_KILLS", 4))
     runs = [other for other in json.loads(read(RUNS))
             if (other["device"], other["libtorch"]) != (run["device"], run["libtorch"])]
     with open(os.path.join(ROOT, RUNS), "w", encoding="utf-8") as file:
@@ -86,7 +98,8 @@ def text_of(run):
     names = ", ".join(f"`{name}`" for name in run["passed"])
     left_out = "; ".join(run["left_out"]) or "nothing"
     return (f"* {run['gpus']} x {run['device']}, LibTorch {run['libtorch']}, NCCL {run['nccl']}, "
-            f"CUDA {run['cuda']}, {run['date']}: {names}. Left out: {left_out}.\n")
+            f"CUDA {run['cuda']}, {run['date']}, commit {run['commit']}, "
+            f"{run['kills']} kills at each place: {names}. Left out: {left_out}.\n")
 
 
 def document(runs, setup, there):

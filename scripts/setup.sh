@@ -244,7 +244,8 @@ if [ "$with_torch" = yes ] && [ "$is_full" = yes ]; then
 fi
 # Libraries that pretend to be NVIDIA's have no place beside NVIDIA's own.
 has_nvidia_driver() {
-    [ -e /dev/nvidiactl ] || /sbin/ldconfig -p | grep -q '\<libcuda\.so\.1\>'
+    # Not in a pipe: grep ends first, and the signal that ends ldconfig would be the result.
+    [ -e /dev/nvidiactl ] || grep -q '\<libcuda\.so\.1\>' <<<"$(/sbin/ldconfig -p)"
 }
 if [ "$is_full" = yes ] && [ "$with_torch" = yes ]; then
     if has_nvidia_driver; then

@@ -207,7 +207,9 @@ a C++ training with the installed runtime" release -L full
             left_out+=("compiling the runtime with LibTorch $version: its headers could not be had")
         fi
     done
-    if [ -e .venv/fake-gpu/LibTorch-for-CUDA.txt ]; then
+    if [ -e /dev/nvidiactl ]; then
+        left_out+=("the worker runtime on a fake GPU: NVIDIA's driver is here")
+    elif [ -e .venv/fake-gpu/LibTorch-for-CUDA.txt ]; then
         DDPRUN_GPU_KILLS=100 test_on_fake_gpu
     else
         left_out+=("the worker runtime on a fake GPU: its LibTorch could not be had")

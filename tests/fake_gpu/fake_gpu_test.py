@@ -67,7 +67,8 @@ class NcclTest(fake_machine.FakeMachine):
                 self.require_silent(ranks, 0)
                 ranks.tell(0)
                 ranks.await_line(0, "^aborted$")
-                ranks.await_line(0, "^the wait has")
+                ranks.await_line(0, "^the wait has ended$")
+                ranks.await_line(0, "^completed: true$")
 
     def test_a_killed_peer_is_noticed_over_a_network(self):
         """Assumed of NCCL: the end of a socket makes the communicator's asynchronous error."""

@@ -52,9 +52,14 @@ def read_options(parser, options):
     parser.add_argument("--build", required=True, type=os.path.abspath,
                         help="where the programs were built that are ranks")
     parser.add_argument("--on", choices=["gpu", "cpu"], default="gpu")
-    parser.add_argument("--fake-gpu", default="", help="where the fake GPU's libraries are")
+    parser.add_argument("--fake-gpu", default="", type=lambda path: path and os.path.abspath(path),
+                        help="where the fake GPU's libraries are")
     parser.add_argument("tests", nargs="*", help="names, all unless given")
     parser.parse_args(namespace=options)
+    # The ranks leave their curves there.
+    here = tempfile.TemporaryDirectory(prefix="ddprun-gpu-")
+    atexit.register(here.cleanup)
+    os.chdir(here.name)
     if options.fake_gpu:
         # A machine of its own, whatever else runs here.
         machine = tempfile.TemporaryDirectory(dir="/dev/shm")
@@ -95,12 +100,17 @@ class Processes:
         return self
 
     def __exit__(self, *_):
+        self.kill()
         for process in self.processes:
-            if process.poll() is None:
-                process.kill()
             process.wait()
             process.stdout.close()
             process.stdin.close()
+
+    def kill(self):
+        """All that live."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
 
     def read(self, rank, seconds):
         """More of what the rank says, within so many seconds; false at its end."""

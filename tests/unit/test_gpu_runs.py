@@ -84,17 +84,20 @@ class Block(unittest.TestCase):
                       "| 2.14.1 | 2.30.7 | `scripts/test.sh --fake-gpu` | no | no | no |\n", text)
 
     def test_runs_are_listed_and_are_in_the_table(self):
-        fake = {**RUN, "device": "Fake GPU", "left_out": []}
-        text = gpu_runs.document([fake, RUN, {**RUN, "libtorch": "2.12.1"}], SETUP, PAGE)
+        run = {**RUN, "commit": "0a1b2c", "kills": 4}
+        fake = {**run, "device": "Fake GPU", "left_out": []}
+        text = gpu_runs.document([fake, run, {**run, "libtorch": "2.12.1"}], SETUP, PAGE)
         self.assertRegex(text, r"\| 2\.12\.1 \| 2\.30\.7 \| .*--gpu.* \| no \| no \| NVIDIA H100.* "
                                r"\|\n\| 2\.13\.0 ")
         self.assertRegex(text, r"\| 2\.14\.1 .* \| 2026-01-02 \| NVIDIA H100 80GB HBM3, 2026-01-02 "
                                r"\|\n\| 2\.15")
         self.assertIn("Has run on GPUs:\n\n* 1 x NVIDIA H100 80GB HBM3, LibTorch 2.14.1, NCCL "
-                      "2.30.7, CUDA 13.0, 2026-01-02: `runtime_on_gpu`. Left out: runtime_on_gpu: "
+                      "2.30.7, CUDA 13.0, 2026-01-02, commit 0a1b2c, 4 kills at each place: "
+                      "`runtime_on_gpu`. Left out: runtime_on_gpu: "
                       "test_b: needs 2 GPUs, 1 there; ", text)
         self.assertIn("Has run on the fake GPU:\n\n* 1 x Fake GPU, LibTorch 2.14.1, NCCL 2.30.7, "
-                      "CUDA 13.0, 2026-01-02: `runtime_on_gpu`. Left out: nothing.\n", text)
+                      "CUDA 13.0, 2026-01-02, commit 0a1b2c, 4 kills at each place: "
+                      "`runtime_on_gpu`. Left out: nothing.\n", text)
 
     def test_a_pin_that_is_missing_and_a_page_without_a_block_are_refused(self):
         for setup, page, error in ((SETUP.replace("torch==2.15", "x==2.15"), PAGE, "newest_torch"),
@@ -106,8 +109,10 @@ class Block(unittest.TestCase):
         with tempfile.TemporaryDirectory() as root:
             def run(*arguments):
                 script = os.path.join(root, "scripts", "gpu_runs.py")
+                environment = {key: value for key, value in os.environ.items()
+                               if key != "DDPRUN_GPU_KILLS"}
                 return subprocess.run([sys.executable, script, *arguments], capture_output=True,
-                                      text=True, check=False)
+                                      text=True, check=False, env=environment)
 
             def runs():
                 with open(os.path.join(root, gpu_runs.RUNS), encoding="utf-8") as file:
@@ -117,8 +122,9 @@ class Block(unittest.TestCase):
                 os.makedirs(os.path.join(root, folder))
             for script in ("gpu_runs.py", "made_files.py", "count_tests.py"):
                 shutil.copy(os.path.join(ROOT, "scripts", script), os.path.join(root, "scripts"))
-            other = {**RUN, "device": "Fake GPU"}
-            for path, text in ((gpu_runs.RUNS, json.dumps([RUN, other])), (gpu_runs.PINS, SETUP),
+            other = {**RUN, "device": "Fake GPU", "commit": "0a1b2c", "kills": 100}
+            earlier = {**RUN, "commit": "3d4e5f", "kills": 7}
+            for path, text in ((gpu_runs.RUNS, json.dumps([earlier, other])), (gpu_runs.PINS, SETUP),
                                (gpu_runs.DOCUMENT, PAGE), ("report.xml", REPORT)):
                 with open(os.path.join(root, path), "w", encoding="utf-8") as file:
                     file.write(text)
@@ -127,7 +133,8 @@ class Block(unittest.TestCase):
             self.assertEqual(run("--record", report).returncode, 0)
             self.assertEqual(run("--check").returncode, 0)
             kept = runs()
-            self.assertEqual(kept, [other, {**RUN, "date": kept[1]["date"]}])
+            self.assertEqual(kept, [other, {**RUN, "date": kept[1]["date"], "commit": "unknown",
+                                            "kills": 4}])
             with open(report, "w", encoding="utf-8") as file:
                 file.write(REPORT.replace('"run"', '"fail"'))
             self.assertIn("nothing is recorded", run("--record", report).stderr)

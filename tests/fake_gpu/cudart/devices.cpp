@@ -191,7 +191,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
-    fake_gpu::wait_for_all_streams_of_current_device();
+    fake_gpu::wait_for_all_streams_of(fake_gpu::current_device());
     return fake_gpu::unless_broken();
 }
 

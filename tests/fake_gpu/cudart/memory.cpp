@@ -11,6 +11,7 @@
 
 #include "tests/fake_gpu/cudart/devices.hpp"
 #include "tests/fake_gpu/cudart/errors.hpp"
+#include "tests/fake_gpu/cudart/streams.hpp"
 #include "tests/fake_gpu/machine/ledger.hpp"
 #include "tests/fake_gpu/machine/poison.hpp"
 #include "tests/fake_gpu/machine/settings.hpp"
@@ -72,12 +73,14 @@ cudaError_t allocate(void** start, std::size_t bytes, bool is_on_host) {
     return unless_broken();
 }
 
-/// Frees the block after a wait for the device, as CUDA does: no task uses the block any more.
+/// Frees the block after a wait for its device, as CUDA does: no task uses the block any more.
 cudaError_t free_block(void* start) {
     if (start == nullptr) {
         return cudaSuccess;
     }
-    (void)cudaDeviceSynchronize();
+    if (const std::optional<Block> used = block_at(start)) {
+        wait_for_all_streams_of(used->device);
+    }
     const std::optional<Block> block = remove(start);
     if (!block) {
         return fail(cudaErrorInvalidValue);

@@ -188,12 +188,12 @@ void wait_for(cudaStream_t stream) {
     wait_until_idle(find(stream));
 }
 
-void wait_for_all_streams_of_current_device() {
+void wait_for_all_streams_of(int device) {
     std::vector<CUstream_st*> ours;
     {
         const std::lock_guard lock(streams().mutex);
         for (const auto& stream : streams().all) {
-            if (stream->device == current_device()) {
+            if (stream->device == device) {
                 ours.push_back(stream.get());
             }
         }

@@ -18,6 +18,6 @@ void submit(cudaStream_t stream, Runner runner, Task task);
 
 /// Waits until the stream has run all its tasks, or the GPU is broken.
 void wait_for(cudaStream_t stream);
-void wait_for_all_streams_of_current_device();
+void wait_for_all_streams_of(int device);
 
 }  // namespace fake_gpu

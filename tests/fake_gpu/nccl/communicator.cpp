@@ -391,10 +391,12 @@ std::string ncclComm::last_error() {
 }
 
 ncclRedOp_t ncclComm::add_scalar(fake_gpu::Scalar scalar) {
+    const std::lock_guard lock(mutex_);
     scalars_.push_back(std::move(scalar));
     return static_cast<ncclRedOp_t>(ncclNumOps + static_cast<int>(scalars_.size()) - 1);
 }
 
-const fake_gpu::Scalar& ncclComm::scalar_of(int operation) const {
+fake_gpu::Scalar ncclComm::scalar_of(int operation) {
+    const std::lock_guard lock(mutex_);
     return scalars_.at(static_cast<std::size_t>(operation - ncclNumOps));
 }

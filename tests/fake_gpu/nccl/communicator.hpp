@@ -118,7 +118,7 @@ public:
     [[nodiscard]] int next_child() { return children_++; }
 
     [[nodiscard]] ncclRedOp_t add_scalar(fake_gpu::Scalar scalar);
-    [[nodiscard]] const fake_gpu::Scalar& scalar_of(int operation) const;
+    [[nodiscard]] fake_gpu::Scalar scalar_of(int operation);
 
 private:
     ncclComm(Place place, bool is_blocking);

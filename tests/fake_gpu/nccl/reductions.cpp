@@ -121,7 +121,7 @@ double factor_of(const Operation& operation) {
     }
     double factor = 1;
     if (operation.reduction >= ncclNumOps) {
-        const Scalar& scalar = operation.communicator->scalar_of(operation.reduction);
+        const Scalar scalar = operation.communicator->scalar_of(operation.reduction);
         with_type(scalar.type, [&]<typename Type>() {
             factor = static_cast<double>(load<Type>(scalar.bytes.data(), 0));
         });
