@@ -124,7 +124,8 @@ class Block(unittest.TestCase):
                 shutil.copy(os.path.join(ROOT, "scripts", script), os.path.join(root, "scripts"))
             other = {**RUN, "device": "Fake GPU", "commit": "0a1b2c", "kills": 100}
             earlier = {**RUN, "commit": "3d4e5f", "kills": 7}
-            for path, text in ((gpu_runs.RUNS, json.dumps([earlier, other])), (gpu_runs.PINS, SETUP),
+            for path, text in ((gpu_runs.RUNS, json.dumps([earlier, other])),
+                               (gpu_runs.PINS, SETUP),
                                (gpu_runs.DOCUMENT, PAGE), ("report.xml", REPORT)):
                 with open(os.path.join(root, path), "w", encoding="utf-8") as file:
                     file.write(text)
