@@ -102,9 +102,9 @@ void DaemonHost::restore(Instant now, const JobId& id, const std::string& text,
                          DaemonEffects& out) {
     const Result<RunRecord> record = decode<RunRecord>(text, options_.coordinator.limits);
     if (!record || record->job != id) {
-        out.emplace_back(Trace{
-            fmt::format("the journal's record of job {} cannot be read: {}", id.value(),
-                        record ? "it is of another job" : record.error().what)});
+        out.emplace_back(
+            Trace{fmt::format("the journal's record of job {} cannot be read: {}", id.value(),
+                              record ? "it is of another job" : record.error().what)});
         return;
     }
     Job& job = add(id);
@@ -116,9 +116,9 @@ void DaemonHost::restore(Instant now, const JobId& id, const std::string& text,
         remove(id, out);
         return;
     }
-    out.emplace_back(Trace{fmt::format("job {} goes on from the journal: generation {}, {} nodes",
-                                       id.value(), record->generation.value(),
-                                       record->nodes.size())});
+    out.emplace_back(
+        Trace{fmt::format("job {} goes on from the journal: generation {}, {} nodes", id.value(),
+                          record->generation.value(), record->nodes.size())});
     carry_over(id, job, std::move(wanted), out);
 }
 
@@ -170,7 +170,7 @@ void DaemonHost::join(Instant now, ConnectionId connection, const Join& message,
         turn_away(connection, Refused{.text = *why, .exit_code = kExitUsage}, out);
         return;
     }
-    if (!open(now, message.job, out)) {
+    if (!open_job(now, message.job, out)) {
         const std::string why =
             fmt::format("the rendezvous serves {} jobs already, its limit; use another one",
                         options_.coordinator.limits.jobs_max);
@@ -193,7 +193,7 @@ void DaemonHost::hear_unfit(Instant now, ConnectionId connection, const Unfit& m
         if (lobby_->arrives(message) == Lobby::Answer::SendOn) {
             send_to_leader(connection, out);
         }
-    } else if (open(now, message.job, out)) {
+    } else if (open_job(now, message.job, out)) {
         members_.insert_or_assign(connection, message.job);
         static_cast<void>(step(now, message.job, Received{connection, message}, out));
     } else {
@@ -273,7 +273,7 @@ DaemonHost::Job* DaemonHost::find(const JobLife& life) {
                                                                       : nullptr;
 }
 
-bool DaemonHost::open(Instant now, const JobId& id, DaemonEffects& out) {
+bool DaemonHost::open_job(Instant now, const JobId& id, DaemonEffects& out) {
     if (jobs_.contains(id)) {
         return true;
     }
@@ -392,8 +392,8 @@ void DaemonHost::written(Instant now, const JobLife& life, std::uint64_t number,
 void DaemonHost::order(Instant now, std::uint64_t number, const OperatorOrder& order,
                        const std::string& from, DaemonEffects& out) {
     const auto refuse = [&](OrderFault fault, std::string text) {
-        out.emplace_back(AnswerOrder{
-            order.job, number, {.fault = fault, .event = 0, .text = std::move(text)}});
+        out.emplace_back(
+            AnswerOrder{order.job, number, {.fault = fault, .event = 0, .text = std::move(text)}});
     };
     if (!jobs_.contains(order.job)) {
         std::vector<std::string> names;

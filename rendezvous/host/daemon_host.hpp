@@ -132,9 +132,9 @@ public:
 
     // ---- which daemon decides
 
-    /// The only daemon decides from now on, about the runs of `records`, which were made by encode().
-    /// Records that cannot be used are left out, with a line; their nodes are then asked for what
-    /// they hold.
+    /// The only daemon decides from now on, about the runs of `records`, which were made by
+    /// encode(). Records that cannot be used are left out, with a line; their nodes are then asked
+    /// for what they hold.
     void begin(Instant now, Keeping keeping, const std::map<JobId, std::string>& records,
                DaemonEffects& out);
 
@@ -150,7 +150,8 @@ public:
     /// All jobs are forgotten, and nothing is decided any more. The journal keeps its records.
     void stop(DaemonEffects& out);
 
-    /// Where agents, questions and orders are sent; none: this daemon decides.
+    /// The daemon to which agents, questions and orders are sent (HOST:PORT; empty: not known);
+    /// none: this daemon decides.
     [[nodiscard]] std::optional<std::string> leader() const;
 
     // ---- inputs
@@ -189,11 +190,11 @@ public:
 
     /// Null: it has joined none, or was closed for its job.
     [[nodiscard]] const JobId* job_of(ConnectionId connection) const;
-    /// Whoever has spoken to `job`, in order.
+    /// All that have spoken to `job`, in order.
     [[nodiscard]] std::vector<ConnectionId> connections(const JobId& job) const;
     /// It belongs to a job, or waits for a leader.
     [[nodiscard]] bool has_joined(ConnectionId connection) const;
-    /// Whose workers' store is on the port; null: no job's.
+    /// The job whose workers' store is on the port; null: none.
     [[nodiscard]] const JobId* job_on_port() const { return port_.job(); }
 
     /// exits_when_idle: nothing keeps this daemon once no peer is connected.
@@ -221,7 +222,7 @@ private:
     static void turn_away(ConnectionId connection, const Refused& refused, DaemonEffects& out);
 
     /// False: Limits::jobs_max other jobs are there.
-    [[nodiscard]] bool open(Instant now, const JobId& id, DaemonEffects& out);
+    [[nodiscard]] bool open_job(Instant now, const JobId& id, DaemonEffects& out);
     Job& add(const JobId& id);
     /// Null: that life is over.
     [[nodiscard]] Job* find(const JobLife& life);

@@ -152,14 +152,14 @@ void Jobs::answer(const AnswerOrder& answered) {
 }
 
 void Jobs::write(const WriteJobRecord& wanted) {
-    journal_->write(wanted.life.job, encode(wanted.write.record),
-                    [this, life = wanted.life,
-                     number = wanted.write.number](const Result<void>& result) {
-                        DaemonEffects effects;
-                        host_.written(now(), life, number,
-                                      result ? std::string() : result.error().what, effects);
-                        carry_out(std::move(effects));
-                    });
+    journal_->write(
+        wanted.life.job, encode(wanted.write.record),
+        [this, life = wanted.life, number = wanted.write.number](const Result<void>& result) {
+            DaemonEffects effects;
+            host_.written(now(), life, number, result ? std::string() : result.error().what,
+                          effects);
+            carry_out(std::move(effects));
+        });
 }
 
 void Jobs::arm(const SetJobTimer& wanted) {

@@ -30,8 +30,8 @@ struct Session {
     struct Watching {
         std::string seen;  ///< of what it said inside TLS
     };                     ///< it speaks HTTP
-    struct Secured {};    ///< it has proved itself
-    struct Dismissed {};  ///< closed here: its end is told to nobody
+    struct Secured {};     ///< it has proved itself
+    struct Dismissed {};   ///< closed here: its end is told to nobody
 
     Session(ConnectionId number, boost::asio::ip::tcp::socket socket, const Limits& limits,
             std::string address, RendezvousHandshake hello, std::shared_ptr<const TlsContext> ours);

@@ -82,7 +82,8 @@ Result<Watched::MakeText> WatchedJobs::metrics(FiguresOf extent, std::size_t wat
     if (!leader_) {
         progress_.look(JobId());
         const StatusExtent all{.nodes_max = limits_.nodes_max, .events_max = 0};
-        jobs_.host().visit([this, &daemon, &all, now](const JobId& id, const Coordinator& coordinator) {
+        jobs_.host().visit([this, &daemon, &all, now](const JobId& id,
+                                                      const Coordinator& coordinator) {
             if (coordinator.run() == nullptr) {
                 return;
             }

@@ -80,7 +80,9 @@ struct Daemon {
         return host == nullptr ? nullptr : host->host(kJob);
     }
     /// Null: there is none.
-    [[nodiscard]] const rdzv::Run* run() const { return host == nullptr ? nullptr : host->run(kJob); }
+    [[nodiscard]] const rdzv::Run* run() const {
+        return host == nullptr ? nullptr : host->run(kJob);
+    }
     [[nodiscard]] std::optional<rdzv::RunRecord> record(Instant now) const {
         return job() == nullptr ? std::nullopt : job()->coordinator().record(now);
     }

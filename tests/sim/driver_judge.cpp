@@ -176,9 +176,8 @@ void Simulation::judge_start_is_due(const Daemon& daemon) {
     const std::optional<Instant> startable = checker_.startable_since();
     const Duration soon = options_.settings.patience + kAtOnce + options_.timer_grain;
     if (startable.has_value() && now - std::max(*startable, calm_since_) > soon) {
-        checker_.violate("L1",
-                         fmt::format("{} nodes are ready, and nothing starts: '{}'",
-                                     run->nodes.ready().size(), daemon.explain()));
+        checker_.violate("L1", fmt::format("{} nodes are ready, and nothing starts: '{}'",
+                                           run->nodes.ready().size(), daemon.explain()));
     }
     const auto healthy =
         std::count_if(machines_.begin(), machines_.end(), [this](const Machine& machine) {
@@ -693,10 +692,10 @@ void Simulation::judge_end() {
     const Daemon* daemon = deciding();
     for (const Machine& machine : machines_) {
         if (machine.supervisor != nullptr) {
-            checker_.violate(
-                "L3", fmt::format("{} never ended; it waits: '{}'; the rendezvous: '{}'",
-                                  name_of(machine), machine.supervisor->explain(),
-                                  daemon != nullptr ? daemon->explain() : "gone"));
+            checker_.violate("L3",
+                             fmt::format("{} never ended; it waits: '{}'; the rendezvous: '{}'",
+                                         name_of(machine), machine.supervisor->explain(),
+                                         daemon != nullptr ? daemon->explain() : "gone"));
         }
     }
 }

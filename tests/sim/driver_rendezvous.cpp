@@ -117,10 +117,9 @@ void Simulation::open_daemon(Daemon& daemon) {
     }
     begin_deciding(daemon);
     rdzv::DaemonEffects effects;
-    daemon.host->begin(
-        events_.now(),
-        options_.is_in_process ? rdzv::Keeping::Nowhere : rdzv::Keeping::IfPossible,
-        records_of(disk_), effects);
+    daemon.host->begin(events_.now(),
+                       options_.is_in_process ? rdzv::Keeping::Nowhere : rdzv::Keeping::IfPossible,
+                       records_of(disk_), effects);
     carry_out(daemon, effects);
     judge_restored(daemon, disk_);
 }
