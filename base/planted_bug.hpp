@@ -133,6 +133,8 @@
       "a timer whose deadline moved away fires and is not set again")                            \
     X(HoldUpUnnoticed, "hold-up-unnoticed",                                                      \
       "a timer that is long due is not taken for a hold-up of this process")                     \
+    X(JudgedUnheard, "judged-unheard",                                                           \
+      "a daemon judges deadlines before it reads what its nodes have sent")                      \
     X(ToldBeforeWritten, "told-before-written",                                                  \
       "what follows an awaited record is told before the journal has it")                        \
     X(RefusedRecordAwaited, "refused-record-awaited",                                            \

@@ -57,7 +57,7 @@ StatusReply status_of_jobs(const JobId& wanted, const Jobs& jobs, const Progress
                            Instant now, std::size_t jobs_max, const StatusExtent& extent) {
     StatusReply reply;
     StatusExtent left = extent;
-    jobs.visit([&](const JobId& id, const Coordinator& coordinator) {
+    jobs.host().visit([&](const JobId& id, const Coordinator& coordinator) {
         if (coordinator.run() == nullptr || (!wanted.value().empty() && id != wanted)) {
             return;
         }

@@ -43,7 +43,7 @@ void ProgressWatch::look(const JobId& job) {
     if (!job.value().empty()) {
         look_at(job);
     } else {
-        jobs_.visit([&](const JobId& id, const Coordinator&) { look_at(id); });
+        jobs_.host().visit([&](const JobId& id, const Coordinator&) { look_at(id); });
     }
     if (!was_watching && !watched_.empty() && !is_stopped_) {
         timer_.set(now);
@@ -65,7 +65,7 @@ void ProgressWatch::look(const JobId& job, std::function<void()> answer) {
 /// Calls `visitor` with the runs that are meant and have ranks.
 template <typename Visitor>
 void ProgressWatch::visit_running(const JobId& wanted, Visitor visitor) const {
-    jobs_.visit([&](const JobId& id, const Coordinator& coordinator) {
+    jobs_.host().visit([&](const JobId& id, const Coordinator& coordinator) {
         const Run* run = coordinator.run();
         if (run != nullptr && std::holds_alternative<Running>(run->phase) &&
             (wanted.value().empty() || id == wanted)) {
@@ -110,7 +110,7 @@ void ProgressWatch::answer_those_due(Instant now) {
 
 void ProgressWatch::hear(const JobId& job, ConnectionId connection, const Progress& progress) {
     const auto found = watched_.find(job);
-    const Run* run = jobs_.run(job);
+    const Run* run = jobs_.host().run(job);
     if (found == watched_.end() || run == nullptr || progress.generation != run->current.number) {
         return;
     }
@@ -135,7 +135,7 @@ void ProgressWatch::hear(const JobId& job, ConnectionId connection, const Progre
 
 const RankBoard* ProgressWatch::board(const JobId& job) const {
     const auto found = watched_.find(job);
-    const Run* run = jobs_.run(job);
+    const Run* run = jobs_.host().run(job);
     const bool is_known = found != watched_.end() && run != nullptr &&
                           found->second.board.generation() == run->current.number;
     return is_known ? &found->second.board : nullptr;
@@ -180,7 +180,7 @@ bool ProgressWatch::tell_nodes(Instant now, Watched& watched, const Run& run) {
 void ProgressWatch::begin_round(Instant now) {
     for (auto it = watched_.begin(); it != watched_.end();) {
         auto& [id, watched] = *it;
-        const Run* run = jobs_.run(id);
+        const Run* run = jobs_.host().run(id);
         if (run == nullptr || watched.until <= now) {
             jobs_.drop_passing(id);
             it = watched_.erase(it);
@@ -220,7 +220,7 @@ void ProgressWatch::turn() {
     bool is_whole = true;
     std::size_t lines_left = limits_.watch_lines_max;
     for (auto& [id, watched] : watched_) {
-        if (const Run* run = jobs_.run(id)) {
+        if (const Run* run = jobs_.host().run(id)) {
             is_whole = tell_nodes(now, watched, *run) && is_whole;
         }
         is_whole = pass_news(id, watched, lines_left) && is_whole;

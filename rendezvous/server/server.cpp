@@ -33,6 +33,29 @@ HttpAccess access_of(const ServerOptions& options) {
     return access;
 }
 
+DaemonHostOptions host_options(const ServerOptions& options) {
+    return {.coordinator = {.limits = options.limits,
+                            .has_leases = true,
+                            .is_lasting = !options.exits_when_idle},
+            .is_one_of_several = options.is_one_of_several,
+            .serves_tcpstore = options.serves_tcpstore,
+            .exits_when_idle = options.exits_when_idle,
+            .idle_start_timeout = options.idle_start_timeout};
+}
+
+PeerEnd peer_end(ConnectionEnd how) {
+    switch (how) {
+        case ConnectionEnd::EndOfStream:
+            return PeerEnd::ProcessGone;
+        case ConnectionEnd::Lost:
+        case ConnectionEnd::Failed:
+            return PeerEnd::Lost;
+        case ConnectionEnd::Finished:
+            break;
+    }
+    return PeerEnd::ClosedHere;
+}
+
 bool has_other_cpus() {
     return std::thread::hardware_concurrency() > 1;  // tidy: allow thread
 }
@@ -48,18 +71,16 @@ Server::Server(asio::io_context& io, ServerOptions options)
       arrivals_(io),
       silence_(io),
       room_(io),
-      agents_timer_(io),
       half_open_(options_.limits),
       patience_(has_other_cpus() ? Duration(kNap) : Duration::zero()),
       store_(options_.limits, store_say()),
-      jobs_(io, options_.limits, Rng(options_.rng.next()), make_hooks(), !options_.exits_when_idle),
+      jobs_(io, host_options(options_), Rng(options_.rng.next()), make_hooks()),
       progress_(io, jobs_, make_news_hooks()),
       reading_(io, jobs_, options_.limits, make_news_hooks()),
       watched_(jobs_, progress_, reading_, options_.limits, options_.metrics_text),
       http_(io, options_.limits, watched_, access_of(options_),
             [this](ConnectionId id) { left(id); }) {
     if (options_.is_one_of_several) {
-        lobby_.emplace(options_.limits);
         watched_.send_to("");
     }
 }
@@ -74,11 +95,8 @@ void Server::start(std::function<void()> on_ended) {
         store_.serve_everybody();
         expect_store_clients();
     }
-    jobs_.begin(
-        Durable{.journal = options_.journal.get()}, [](Instant) { return true; }, options_.records);
-    options_.records.clear();
-    if (!jobs_.has_had_any()) {
-        await_agents();
+    if (!options_.is_one_of_several) {
+        jobs_.begin(options_.journal.get(), std::exchange(options_.records, {}));
     }
     asio::co_spawn(io_, attend_newcomers(), asio::detached);
 }
@@ -94,7 +112,6 @@ void Server::stop() {
     silence_.cancel();
     newcomers_.clear();
     room_.cancel();
-    agents_timer_.cancel();
     jobs_.stop();
     progress_.stop();
     reading_.stop();
@@ -106,28 +123,14 @@ void Server::stop() {
     }
 }
 
-void Server::await_agents() {
-    if (!options_.exits_when_idle || is_stopped_) {
-        return;
-    }
-    awaits_agents_ = true;
-    agents_timer_.expires_after(options_.idle_start_timeout);
-    agents_timer_.async_wait([this](error_code cancelled) {
-        if (!cancelled) {
-            awaits_agents_ = false;
-            end_if_idle();
-        }
-    });
-}
-
 // The agents of a run go on their own when it is closed; a half-open connection may be the first
 // agent of the next one.
 void Server::end_if_idle() {
-    const bool is_over = !awaits_agents_ && jobs_.are_all_done();
-    if (!options_.exits_when_idle || is_stopped_ || !is_over || connection_count() > 0) {
+    const DaemonHost& host = jobs_.host();
+    if (!options_.exits_when_idle || is_stopped_ || !host.is_idle() || connection_count() > 0) {
         return;
     }
-    log(jobs_.has_had_any() ? "all runs are closed: done" : "nobody came: done");
+    log(host.has_had_any() ? "all runs are closed: done" : "nobody came: done");
     jobs_.erase_records();
     stop();
     if (on_ended_) {
@@ -171,7 +174,7 @@ void Server::tell_of_stranger(const Session& session, const Error& refused) {
         return;
     }
     std::optional<JobId> wanted;
-    jobs_.visit([&](const JobId& job, const Coordinator&) {
+    jobs_.host().visit([&](const JobId& job, const Coordinator&) {
         if (session.handshake.is_for(job)) {
             wanted = job;
         }
@@ -187,7 +190,7 @@ void Server::tell_of_stranger(const Session& session, const Error& refused) {
             "the same --secret-file",
             options_.secret->origin());
     }
-    static_cast<void>(jobs_.step(*wanted, std::move(stranger)));
+    jobs_.stranger_refused(*wanted, stranger);
 }
 
 asio::awaitable<void> Server::carry(Session& session) {
@@ -213,9 +216,8 @@ void Server::expect_join(Session& session) {
         if (cancelled) {
             return;
         }
-        const bool has_joined = !std::holds_alternative<Session::Secured>(session.state) ||
-                                (lobby_ && lobby_->is_waiting(session.id));
-        if (!has_joined) {
+        const bool is_open = std::holds_alternative<Session::Secured>(session.state);
+        if (is_open && !jobs_.host().has_joined(session.id)) {
             session.connection.fail(fmt::format("it joined no job within {} s of its handshake",
                                                 options_.limits.join_deadline.count() / 1000));
         }
@@ -243,35 +245,42 @@ void Server::take(Session& session, std::string_view body) {
         session.connection.fail(message.error().what);
         return;
     }
-    if (const Join* const joining = std::get_if<Join>(&*message)) {
-        join(session, *joining);
+    if (const std::optional<std::string> why = misfit(session, *message)) {
+        session.connection.fail(*why);
         return;
     }
-    const JobId* const job = session.job();
-    if (const Unfit* const unfit = std::get_if<Unfit>(&*message); unfit && job == nullptr) {
-        hear_unfit(session, *unfit);
-        return;
-    }
-    if (job == nullptr) {
-        if (!lobby_ || !lobby_->is_waiting(session.id)) {
-            session.connection.fail("it spoke before it joined");
-        }
-    } else if (const Progress* const progress = std::get_if<Progress>(&*message)) {
+    const JobId* const member = jobs_.host().job_of(session.id);
+    const std::optional<JobId> job = member ? std::optional(*member) : std::nullopt;
+    if (const Progress* const progress = std::get_if<Progress>(&*message); progress && job) {
         progress_.hear(*job, session.id, *progress);
-    } else if (const WorkersRead* const read = std::get_if<WorkersRead>(&*message)) {
+    } else if (const WorkersRead* const read = std::get_if<WorkersRead>(&*message); read && job) {
         reading_.hear(session.id, *read);
-    } else if (!jobs_.step(JobId(*job), Received{session.id, *message})) {
-        session.connection.fail("its run is long closed");
-    } else if (const Reached* const reached = std::get_if<Reached>(&*message)) {
-        jobs_.note_told(*job, *reached);
+    } else {
+        jobs_.receives(session.id, *message);
+        if (const Reached* const reached = std::get_if<Reached>(&*message); reached && job) {
+            jobs_.note_told(*job, *reached);
+        }
     }
+}
+
+/// The hello named one job, and the connection is good for no other.
+std::optional<std::string> Server::misfit(const Session& session,
+                                          const AgentMessage& message) const {
+    const Join* const join = std::get_if<Join>(&message);
+    if (join != nullptr && !session.handshake.is_for(join->job)) {
+        return "it joins another job than it greeted for";
+    }
+    const Unfit* const unfit = std::get_if<Unfit>(&message);
+    if (unfit != nullptr && !session.handshake.is_for(unfit->job)) {
+        return "it is not fit for another job than it greeted for";
+    }
+    return std::nullopt;
 }
 
 // A connection that asks is no agent of any job, and an agent asks nothing. The first question of a
 // minute waits until the nodes have told how far their ranks are; its asker may be gone by then.
 void Server::answer(Session& session, std::string_view question) {
-    if (lobby_) {
-        send_to_leader(session);
+    if (send_to_leader(session)) {
         return;
     }
     const Result<JobId> job = asked_job(session.handshake, question, options_.limits);
@@ -282,9 +291,7 @@ void Server::answer(Session& session, std::string_view question) {
     session.state = Session::Dismissed{};
     progress_.look(*job, [this, id = session.id, job = *job] {
         const auto found = sessions_.find(id);
-        if (found != sessions_.end() && lobby_) {
-            send_to_leader(found->second);
-        } else if (found != sessions_.end()) {
+        if (found != sessions_.end() && !send_to_leader(found->second)) {
             found->second.connection.send(status_body(job, jobs_, progress_, options_.limits));
             found->second.connection.finish();
         }
@@ -294,8 +301,7 @@ void Server::answer(Session& session, std::string_view question) {
 // One order and its answer, which may have to wait for the journal; the connection may be gone by
 // then.
 void Server::obey(Session& session, std::string_view body) {
-    if (lobby_) {
-        send_to_leader(session);
+    if (send_to_leader(session)) {
         return;
     }
     const Result<OperatorOrder> order = decode<OperatorOrder>(body, options_.limits);
@@ -314,101 +320,35 @@ void Server::obey(Session& session, std::string_view body) {
     });
 }
 
-namespace {
-
-/// The join on that connection was accepted, or is kept until it is known which run goes on.
-bool has_joined(const Run* run, ConnectionId connection) {
-    return run != nullptr && !std::holds_alternative<Closed>(run->phase) &&
-           (run->nodes.by_connection().contains(connection) || run->parked.contains(connection));
-}
-
-}  // namespace
-
-void Server::join(Session& session, const Join& message) {
-    // The hello named one job, and this connection is good for no other.
-    if (!session.handshake.is_for(message.job)) {
-        session.connection.fail("it joins another job than it greeted for");
-        return;
-    }
-    if (lobby_) {
-        if (lobby_->arrives(session.id, message) == Lobby::Answer::SendOn) {
-            send_to_leader(session);
-        }
-        return;
-    }
-    if (message.store.port == 0) {
-        if (const std::optional<std::string> why = store_.refusal(message.job)) {
-            turn_away(session, Refused{.text = *why, .exit_code = kExitUsage});
-            return;
-        }
-    }
-    if (!jobs_.open(message.job)) {
-        const std::string why =
-            fmt::format("the rendezvous serves {} jobs already, its limit; use another one",
-                        options_.limits.jobs_max);
-        turn_away(session, Refused{.text = why, .exit_code = kExitInternal});
-        return;
-    }
-    session.state = Session::OfJob{message.job};
-    awaits_agents_ = false;
-    static_cast<void>(jobs_.step(message.job, Received{session.id, message}));
-    if (message.store.port == 0 && has_joined(jobs_.run(message.job), session.id)) {
-        store_.claim(message.job);
-    }
-}
-
-void Server::hear_unfit(Session& session, const Unfit& message) {
-    if (!session.handshake.is_for(message.job)) {
-        session.connection.fail("it is not fit for another job than it greeted for");
-    } else if (lobby_) {
-        // Else it asks again, here or elsewhere, as long as it has patience.
-        if (lobby_->arrives(message) == Lobby::Answer::SendOn) {
-            send_to_leader(session);
-        }
-    } else if (jobs_.open(message.job)) {
-        session.state = Session::OfJob{message.job};
-        static_cast<void>(jobs_.step(message.job, Received{session.id, message}));
-    } else {
-        turn_away(session, Refused{.text = message.why, .exit_code = kExitUnfit});
-    }
-}
-
-void Server::turn_away(Session& session, const Refused& refused) {
-    session.connection.send(encode(RendezvousMessage(refused)));
-    session.connection.finish();
-}
-
 void Server::ended(const Session& session, ConnectionEnd how) {
     log(fmt::format("connection {} from {} ended: {}", session.id.value(), session.peer,
                     session.connection.why_ended()));
-    if (lobby_) {
-        lobby_->ended(session.id);
-    }
     reading_.ended(session.id);
-    const bool may_come_again = how == ConnectionEnd::Lost || how == ConnectionEnd::Failed;
-    if (may_come_again && std::holds_alternative<Session::Secured>(session.state)) {
-        await_agents();
-    }
-    if (const JobId* const job = session.job(); job != nullptr && !is_stopped_) {
-        const bool is_end_of_stream = how == ConnectionEnd::EndOfStream;
-        // A run that is forgotten already does not care.
-        static_cast<void>(jobs_.step(JobId(*job), ConnectionEnded{session.id, is_end_of_stream}));
+    if (!is_stopped_ && !std::holds_alternative<Session::Dismissed>(session.state)) {
+        jobs_.ended(session.id, peer_end(how));
     }
 }
 
 JobHooks Server::make_hooks() {
     JobHooks hooks;
     hooks.send = [this](ConnectionId id, const RendezvousMessage& message) { send(id, message); };
-    hooks.close = [this](ConnectionId id, const std::string& reason) {
-        log(fmt::format("connection {} is closed: {}", id.value(), reason));
-        close_for_job(id);
+    hooks.close = [this](const CloseConnection& close) { close_for_job(close); };
+    hooks.reset = [this](const ResetConnection& reset) {
+        if (const auto found = sessions_.find(reset.connection); found != sessions_.end()) {
+            found->second.connection.fail(reset.reason);
+        }
     };
+    hooks.drop = [this](ConnectionId id) { drop(id); };
     hooks.log = [this](const std::string& line) { log(line); };
     hooks.read_ready = [this](const JobId& job) { read_ready(job); };
-    hooks.stepped = [this](const JobId& job, const Run* run) {
-        store_.follow(job, run);
+    hooks.stepped = [this](const JobId& job, const Run* run) { reading_.stepped(job, run); };
+    hooks.serve_store = [this](const ServeStore& wanted) {
+        store_.serve_members(wanted.admitted, wanted.clients);
         expect_store_clients();
-        reading_.stepped(job, run);
+    };
+    hooks.close_store = [this] {
+        store_.close();
+        expect_store_clients();
     };
     hooks.published = [this] { http_.published(); };
     hooks.time_passed = [this] { end_if_idle(); };
@@ -433,17 +373,25 @@ void Server::send(ConnectionId id, const RendezvousMessage& message) {
     found->second.connection.send(encode(message));
 }
 
-void Server::close_for_job(ConnectionId id) {
-    if (const auto found = sessions_.find(id); found != sessions_.end()) {
+void Server::close_for_job(const CloseConnection& close) {
+    log(fmt::format("connection {} is closed: {}", close.connection.value(), close.reason));
+    if (const auto found = sessions_.find(close.connection); found != sessions_.end()) {
         found->second.state = Session::Dismissed{};
         found->second.connection.finish();
     }
 }
 
+void Server::drop(ConnectionId id) {
+    if (const auto found = sessions_.find(id); found != sessions_.end()) {
+        found->second.state = Session::Dismissed{};
+        found->second.connection.close();
+    }
+}
+
 void Server::read_ready(const JobId& job) {
-    for (auto& [id, session] : sessions_) {
-        if (session.job() != nullptr && *session.job() == job) {
-            session.connection.read_ready();
+    for (const ConnectionId id : jobs_.host().connections(job)) {
+        if (const auto found = sessions_.find(id); found != sessions_.end()) {
+            found->second.connection.read_ready();
         }
     }
 }

@@ -23,7 +23,6 @@
 #include "base/os/unique_fd.hpp"
 #include "base/rng.hpp"
 #include "base/tagged.hpp"
-#include "rendezvous/host/lobby.hpp"
 #include "rendezvous/http/http_server.hpp"
 #include "rendezvous/journal/journal.hpp"
 #include "rendezvous/server/half_open.hpp"
@@ -91,7 +90,7 @@ public:
     /// Stops listening and closes every connection. Agents take it for a daemon that went away.
     void stop();
 
-    [[nodiscard]] std::size_t job_count() const { return jobs_.size(); }
+    [[nodiscard]] std::size_t job_count() const { return jobs_.host().size(); }
     /// Half-open ones included.
     [[nodiscard]] std::size_t connection_count() const {
         return sessions_.size() + newcomers_.size();
@@ -116,15 +115,14 @@ private:
     void answer(Session& session, std::string_view question);
     void obey(Session& session, std::string_view body);
     [[nodiscard]] std::function<void(std::string_view)> listener_of(Session& session);
-    void join(Session& session, const Join& message);
-    void hear_unfit(Session& session, const Unfit& message);
-    void turn_away(Session& session, const Refused& refused);
+    [[nodiscard]] std::optional<std::string> misfit(const Session& session,
+                                                    const AgentMessage& message) const;
     void ended(const Session& session, ConnectionEnd how);
-    void close_for_job(ConnectionId id);
+    void close_for_job(const CloseConnection& close);
+    void drop(ConnectionId id);
     void read_ready(const JobId& job);
     void refuse(const std::string& peer, const std::string& why);
     void log(const std::string& line) const;
-    void await_agents();
     void end_if_idle();
 
     // server_accepting.cpp: connections until they have spoken, and who makes room
@@ -145,7 +143,8 @@ private:
     void left(ConnectionId id);
 
     // server_leading.cpp: one of several daemons, deciding or sending agents on
-    void send_to_leader(Session& session);
+    /// False: this daemon decides.
+    bool send_to_leader(Session& session);
 
     // server_watching.cpp: HTTP on its port
     void hand_to_http(ConnectionId id, UniqueFd watcher);
@@ -163,7 +162,6 @@ private:
     boost::asio::posix::stream_descriptor arrivals_;  ///< epoll set of listener and newcomers
     boost::asio::steady_timer silence_;               ///< of the oldest newcomer
     boost::asio::steady_timer room_;  ///< cancelled when there is room for another handshake
-    boost::asio::steady_timer agents_timer_;  ///< of awaits_agents_
     std::function<void()> on_ended_;
     HalfOpen half_open_;
     const Duration patience_;  ///< looking on for another newcomer, before the next wait
@@ -176,11 +174,8 @@ private:
     std::map<ConnectionId, Newcomer> newcomers_;
     std::vector<UniqueFd> for_store_;           ///< have spoken in this turn
     std::map<ConnectionId, Session> sessions_;  ///< each until its serve() has ended
-    std::optional<Lobby> lobby_;                ///< while another one leads, or none
     std::uint64_t last_id_ = 0;
     RefusalLog refusals_;
-    /// exits_when_idle: the first agent may still come, or one that was lost before it joined again
-    bool awaits_agents_ = false;
     bool is_full_ = false;  ///< the listener is not watched until room_
     bool is_stopped_ = false;
 };

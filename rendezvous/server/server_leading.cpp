@@ -8,44 +8,22 @@ namespace ddprun::rdzv {
 
 void Server::lead(Journal& journal, const std::map<JobId, std::string>& records,
                   std::function<bool(Instant)> may_decide) {
-    std::map<ConnectionId, Join> waited;
-    if (lobby_) {
-        waited = lobby_->take_all();
-        lobby_.reset();
-    }
-    store_.release();
     watched_.send_to(std::nullopt);
-    jobs_.begin(Durable{.journal = &journal, .is_strict = true}, std::move(may_decide), records);
-    for (const auto& [id, message] : waited) {
-        if (const auto found = sessions_.find(id); found != sessions_.end()) {
-            join(found->second, message);
-        }
-    }
+    jobs_.lead(journal, records, std::move(may_decide));
 }
 
 void Server::follow(const std::string& leader) {
     watched_.send_to(leader);
-    jobs_.stop();
-    store_.release();
-    if (!lobby_) {
-        lobby_.emplace(options_.limits);
-        for (auto& [id, session] : sessions_) {
-            if (session.job() != nullptr) {
-                session.state = Session::Dismissed{};
-                session.connection.close();
-            }
-        }
-    }
-    for (const ConnectionId id : lobby_->follow(leader)) {
-        if (const auto found = sessions_.find(id); found != sessions_.end()) {
-            send_to_leader(found->second);
-        }
-    }
+    jobs_.follow(leader);
 }
 
-void Server::send_to_leader(Session& session) {
-    session.connection.send(encode(RendezvousMessage(Redirect{lobby_->leader()})));
-    session.connection.finish();
+bool Server::send_to_leader(Session& session) {
+    const std::optional<std::string> leader = jobs_.host().leader();
+    if (leader) {
+        session.connection.send(encode(RendezvousMessage(Redirect{*leader})));
+        session.connection.finish();
+    }
+    return leader.has_value();
 }
 
 }  // namespace ddprun::rdzv

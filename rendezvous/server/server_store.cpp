@@ -34,8 +34,8 @@ void Server::hand_to_store(UniqueFd client) {
 /// On the console of group rank 0's node, as an agent's store does.
 void Server::tell_first_node(const std::string& line) {
     log(line);
-    const JobId* const job = store_.job();
-    const Run* const run = job == nullptr ? nullptr : jobs_.run(*job);
+    const JobId* const job = jobs_.host().job_on_port();
+    const Run* const run = job == nullptr ? nullptr : jobs_.host().run(*job);
     if (run == nullptr || run->current.places.empty()) {
         return;
     }

@@ -135,11 +135,6 @@ void Session::limit(Milliseconds patience) {
     });
 }
 
-const JobId* Session::job() const {
-    const OfJob* const member = std::get_if<OfJob>(&state);
-    return member == nullptr ? nullptr : &member->job;
-}
-
 bool is_of_store(char first_byte) {
     return first_byte == kStoreByte;
 }

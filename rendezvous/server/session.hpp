@@ -30,11 +30,8 @@ struct Session {
     struct Watching {
         std::string seen;  ///< of what it said inside TLS
     };                     ///< it speaks HTTP
-    struct Secured {};     ///< it has proved itself, and joined nothing yet
-    struct OfJob {
-        JobId job;
-    };
-    struct Dismissed {};  ///< closed for its job, which need not be told of its end
+    struct Secured {};     ///< it has proved itself
+    struct Dismissed {};   ///< closed here: its end is told to nobody
 
     Session(ConnectionId number, boost::asio::ip::tcp::socket socket, const Limits& limits,
             std::string address, RendezvousHandshake hello, std::shared_ptr<const TlsContext> ours);
@@ -47,16 +44,13 @@ struct Session {
     /// "10.0.0.7": `peer` without its port.
     [[nodiscard]] std::string address() const { return peer.substr(0, peer.find(' ')); }
 
-    /// Null: it has joined none, or was dismissed.
-    [[nodiscard]] const JobId* job() const;
-
     const ConnectionId id;
     Connection connection;
     boost::asio::steady_timer deadline;  ///< of the handshake, then of its first words
     const std::string peer;              ///< its address, for the log
     RendezvousHandshake handshake;
     const std::shared_ptr<const TlsContext> tls;  ///< null: TLS is not spoken here
-    std::variant<Greeting, Evicted, Watching, Secured, OfJob, Dismissed> state;
+    std::variant<Greeting, Evicted, Watching, Secured, Dismissed> state;
 };
 
 /// That first byte is a client's of the TCPStore.

@@ -46,7 +46,7 @@ Result<JobId> WatchedJobs::job_named(const std::string& job) const {
         return JobId(job);
     }
     std::vector<JobId> all;
-    jobs_.visit([&all](const JobId& id, const Coordinator&) { all.push_back(id); });
+    jobs_.host().visit([&all](const JobId& id, const Coordinator&) { all.push_back(id); });
     if (all.size() != 1) {
         return Error{ErrorCode::NotFound,
                      all.empty() ? std::string("there is no job yet")
@@ -82,7 +82,8 @@ Result<Watched::MakeText> WatchedJobs::metrics(FiguresOf extent, std::size_t wat
     if (!leader_) {
         progress_.look(JobId());
         const StatusExtent all{.nodes_max = limits_.nodes_max, .events_max = 0};
-        jobs_.visit([this, &daemon, &all, now](const JobId& id, const Coordinator& coordinator) {
+        jobs_.host().visit([this, &daemon, &all, now](const JobId& id,
+                                                      const Coordinator& coordinator) {
             if (coordinator.run() == nullptr) {
                 return;
             }

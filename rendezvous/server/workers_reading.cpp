@@ -63,7 +63,7 @@ std::deque<WorkersReading::Named> WorkersReading::nodes_of(const Run& run,
 }
 
 Result<std::uint64_t> WorkersReading::begin(const JobId& job, const ReadWorkers& question) {
-    const Run* run = jobs_.run(job);
+    const Run* run = jobs_.host().run(job);
     if (readings_.size() >= limits_.readers_max) {
         return Error{ErrorCode::Unreachable,
                      fmt::format("{} read logs here already, the limit", limits_.readers_max)};
@@ -115,7 +115,7 @@ std::optional<std::string> WorkersReading::take(std::uint64_t number) {
     for (const ConnectionId node : std::exchange(reading.owed, {})) {
         hooks_.send(node, ReadOn{.reader = number});
     }
-    const Run* run = jobs_.run(reading.job);
+    const Run* run = jobs_.host().run(reading.job);
     const bool may_come =
         reading.question.follows && run != nullptr && !std::holds_alternative<Closed>(run->phase);
     if (taken.empty() && reading.open.empty() && !may_come) {

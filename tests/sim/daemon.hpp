@@ -6,16 +6,15 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "base/instant.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/core/coordinator.hpp"
+#include "rendezvous/host/daemon_host.hpp"
 #include "rendezvous/host/job_host.hpp"
 #include "rendezvous/host/leader_term.hpp"
-#include "rendezvous/host/lobby.hpp"
 #include "rendezvous/host/term_writes.hpp"
 #include "tests/sim/etcd.hpp"
 
@@ -24,14 +23,20 @@ namespace ddprun::sim {
 /// The only job.
 inline const JobId kJob{"sim"};
 
+/// A write that is to be answered.
+struct AskedWrite {
+    rdzv::JobLife life;
+    std::uint64_t number = 0;
+};
+
 /// A task of the journal: it writes that record, or erases the run's.
 struct JournalWrite {
     std::uint64_t host_number = 0;  ///< whose answers are wanted
     std::optional<rdzv::RunRecord> record;
-    std::vector<std::uint64_t> numbers;  ///< of the writes that it answers
+    std::vector<AskedWrite> answers;
 };
 
-/// The rendezvous' process, with everything that the real one owns around its host.
+/// The rendezvous' process: its host, and the disk, clock and network that are made up around it.
 struct Daemon {
     int index = 0;
     std::string name;        ///< of people and agents
@@ -44,12 +49,12 @@ struct Daemon {
     std::uint64_t leads_number = 0;              ///< how often it has begun to lead
     std::uint64_t reading = 0;                   ///< answers to earlier readings are void
     JournalEntry read_entry;                     ///< what it read
-    std::optional<rdzv::Lobby> lobby;            ///< while another one leads, or none
     std::uint64_t watch = 0;                     ///< number of the last one; 0: watches nothing
     bool is_watched = false;                     ///< etcd knows of that watch
     std::unique_ptr<rdzv::StepWatcher> watcher;  ///< of the host
-    std::unique_ptr<rdzv::JobHost> host;         ///< null: it does not lead
-    std::uint64_t host_number = 0;  ///< of that host: timers and answers of earlier ones are void
+    std::unique_ptr<rdzv::DaemonHost> host;      ///< null: it is not up
+    /// How often a host began to decide, or ended: timers and answers from before are void.
+    std::uint64_t host_number = 0;
     bool is_up = true;
     Instant up_at{};
     bool is_paused = false;
@@ -57,8 +62,8 @@ struct Daemon {
     Instant paused_until{};
     std::deque<std::function<void()>> waits_for_it;  ///< while it is paused, in order
     Instant cut_off_until{};                         ///< from etcd
-    std::optional<Instant> timer_at;                 ///< of the host
-    std::set<ConnectionId> served;                   ///< connections of the run
+    std::optional<Instant> timer_at;                 ///< of the job
+    rdzv::JobLife timer_life;
     ConnectionId dead_connections;  ///< this one and all before it were of earlier lives
     bool is_behind = false;         ///< something was told that the journal has not
     std::uint64_t last_write = 0;
@@ -69,7 +74,23 @@ struct Daemon {
     Instant fails_since{};     ///< records fail although the journal works, as judged since then
     Instant let_out_at{};      ///< the last that had waited
 
-    [[nodiscard]] const rdzv::Coordinator& coordinator() const { return host->coordinator(); }
+    [[nodiscard]] bool is_deciding() const { return host != nullptr && !host->leader(); }
+    /// Null: the daemon has no such job.
+    [[nodiscard]] const rdzv::JobHost* job() const {
+        return host == nullptr ? nullptr : host->host(kJob);
+    }
+    /// Null: there is none.
+    [[nodiscard]] const rdzv::Run* run() const {
+        return host == nullptr ? nullptr : host->run(kJob);
+    }
+    [[nodiscard]] std::optional<rdzv::RunRecord> record(Instant now) const {
+        return job() == nullptr ? std::nullopt : job()->coordinator().record(now);
+    }
+    [[nodiscard]] std::string explain() const {
+        return job() == nullptr ? "" : job()->coordinator().explain();
+    }
+    /// Messages to nodes wait for a record.
+    [[nodiscard]] bool is_waiting() const { return job() != nullptr && job()->is_waiting(); }
 };
 
 }  // namespace ddprun::sim

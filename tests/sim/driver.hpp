@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -63,15 +64,20 @@ private:
     // The rendezvous.
     void open_daemon(Daemon& daemon);
     class Watcher;
-    void open_host(Daemon& daemon, const JournalEntry& entry);
-    [[nodiscard]] std::unique_ptr<rdzv::JobHost> new_host(Daemon& daemon);
-    void close_host(Daemon& daemon);
-    void forget_run(Daemon& daemon);
-    void step_rendezvous(Daemon& daemon, const rdzv::Input& input);
+    [[nodiscard]] std::unique_ptr<rdzv::DaemonHost> new_host(Daemon& daemon);
+    [[nodiscard]] static std::map<JobId, std::string> records_of(const JournalEntry& entry);
+    void judge_restored(const Daemon& daemon, const JournalEntry& entry);
+    void begin_deciding(Daemon& daemon);
+    void end_deciding(Daemon& daemon);
     void rendezvous_timer_fires(Daemon& daemon, Instant at);
     void rendezvous_receives(Daemon& daemon, ConnectionId connection, const Packet& packet);
-    void take_message(Daemon& daemon, ConnectionId connection, const rdzv::AgentMessage& message);
-    void carry_out(Daemon& daemon, const rdzv::HostEffects& wanted);
+    void receive(Daemon& daemon, ConnectionId connection, const rdzv::AgentMessage& message);
+    void carry_out(Daemon& daemon, const rdzv::DaemonEffects& effects);
+    void carry_out(Daemon& daemon, const rdzv::DaemonEffect& effect);
+    void note_records(Daemon& daemon);
+    void arm(Daemon& daemon, const rdzv::SetJobTimer& wanted);
+    void read_arrived(Daemon& daemon, const rdzv::JobLife& life);
+    void gone(Daemon& daemon);
     void let_out(Daemon& daemon, const rdzv::Send& send);
     void write(Daemon& daemon, JournalWrite wanted);
     void write_to_disk(Daemon& daemon, JournalWrite wanted);
@@ -121,9 +127,6 @@ private:
     void follow(Daemon& daemon, const std::string& leader);
     void watch_key(Daemon& daemon, const rdzv::WatchKey& asked);
     void tell_deletion(Daemon& daemon);
-    void send_to_leader(Daemon& daemon, ConnectionId connection);
-    void receive_as_follower(Daemon& daemon, ConnectionId connection,
-                             const rdzv::AgentMessage& message);
     void write_to_etcd(Daemon& daemon, JournalWrite wanted);
     void etcd_has_answered(Daemon& daemon, JournalWrite wanted, rdzv::WriteOutcome outcome);
     void watch_leaders_lease();
@@ -234,7 +237,7 @@ private:
     // Operators.
     void plan_orders();
     void give_order(Dice& dice);
-    void hear_answer(const Daemon& daemon, const rdzv::Ordered& answer);
+    void hear_answer(const Daemon& daemon, const rdzv::AnswerOrder& answer);
     void note_drained(const rdzv::Run& run, const rdzv::OrderGiven& given,
                       const rdzv::Effects& effects);
     void judge_drained(const rdzv::Run& run, const Machine& machine);

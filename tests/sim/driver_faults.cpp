@@ -372,7 +372,7 @@ void Simulation::replay_report(Machine& machine, Dice& dice) {
     Daemon* const daemon = deciding();
     const rdzv::Run* run = decided_run();
     if (run == nullptr || daemon->is_paused || machine.reports.empty() ||
-        !daemon->served.contains(*machine.connection)) {
+        daemon->host->job_of(*machine.connection) == nullptr) {
         return;
     }
     const OldReport& report = machine.reports[drawn % machine.reports.size()];
@@ -381,7 +381,7 @@ void Simulation::replay_report(Machine& machine, Dice& dice) {
                         (!held.has_value() || report.generation < *held);
     if (is_old) {
         trace("fault", fmt::format("{} seems to repeat itself", name_of(machine)));
-        take_message(*daemon, *machine.connection, report.message);
+        receive(*daemon, *machine.connection, report.message);
     }
 }
 
@@ -426,13 +426,13 @@ void Simulation::kill_rendezvous(Dice& dice, bool forgets) {
         is_record_old_ |= memory == Memory::Older;
         has_forgotten_ |= memory != Memory::Whole;
         disturb_all(daemon.up_at);
-    } else if (daemon.host != nullptr) {
+    } else if (daemon.is_deciding()) {
         disturb_all(events_.now());
     }
-    close_host(daemon);
+    end_deciding(daemon);
+    daemon.host.reset();
     daemon.term.reset();
     daemon.term_timer_at.reset();
-    daemon.lobby.reset();
     daemon.watch = 0;
     daemon.is_watched = false;
     if (loses_journal) {
@@ -506,7 +506,7 @@ void Simulation::pause_rendezvous(Dice& dice) {
     });
 }
 
-/// As the real one: what was received comes first, then timers.
+/// As in the real one, sockets or timers may be first.
 void Simulation::resume_rendezvous(Daemon& daemon) {
     trace("fault", fmt::format("{} runs on", daemon.name));
     daemon.is_paused = false;
@@ -521,14 +521,20 @@ void Simulation::resume_rendezvous(Daemon& daemon) {
         expected_digest_.clear();
     }
     const std::uint64_t life = daemon.life;
-    std::deque<std::function<void()>> waiting = std::exchange(daemon.waits_for_it, {});
-    while (!waiting.empty() && life == daemon.life) {
-        waiting.front()();
-        waiting.pop_front();
+    const auto fire = [&] {
+        if (life == daemon.life && daemon.timer_at.has_value() && *daemon.timer_at <= now) {
+            rendezvous_timer_fires(daemon, *daemon.timer_at);
+        }
+    };
+    if (dice_.chance(1, 2)) {
+        fire();
     }
-    if (life == daemon.life && daemon.timer_at.has_value() && *daemon.timer_at <= now) {
-        rendezvous_timer_fires(daemon, *daemon.timer_at);
+    while (!daemon.waits_for_it.empty() && life == daemon.life) {
+        const std::function<void()> next = std::move(daemon.waits_for_it.front());
+        daemon.waits_for_it.pop_front();
+        next();
     }
+    fire();
     if (life == daemon.life && daemon.term_timer_at.has_value() && *daemon.term_timer_at <= now) {
         term_timer_fires(daemon, *daemon.term_timer_at);
     }
@@ -614,7 +620,7 @@ void Simulation::let_stranger_speak(Dice& dice) {
     if (run == nullptr || daemon->is_paused || options_.is_in_process) {
         return;
     }
-    const std::optional<Instant> deadline = daemon->coordinator().next_deadline();
+    const std::optional<Instant> deadline = daemon->job()->coordinator().next_deadline();
     const bool is_due = deadline.has_value() && *deadline <= events_.now();
     if (!joins && is_due) {
         return;  // something else may happen in the same step
@@ -631,7 +637,7 @@ void Simulation::let_stranger_speak(Dice& dice) {
 
 /// A second ddprun on a machine where one lives already, or one of no machine of ours.
 void Simulation::let_unfit_speak(Daemon& daemon, std::uint64_t word, const std::string& name) {
-    const rdzv::Run* const run = daemon.coordinator().run();
+    const rdzv::Run* const run = daemon.run();
     NodeId node(name);
     if (run != nullptr && !run->nodes.empty() && word % 4 != 0) {
         const auto known = static_cast<std::ptrdiff_t>(word / 4 % run->nodes.size());
@@ -645,7 +651,7 @@ void Simulation::let_unfit_speak(Daemon& daemon, std::uint64_t word, const std::
                             .process = "stranger",
                             .hostname = node.value(),
                             .why = "its fan"};
-    take_message(daemon, connection, rdzv::AgentMessage(unfit));
+    receive(daemon, connection, rdzv::AgentMessage(unfit));
 }
 
 void Simulation::let_stranger_join(Daemon& daemon, bool is_larger, const std::string& name) {
@@ -653,7 +659,7 @@ void Simulation::let_stranger_join(Daemon& daemon, bool is_larger, const std::st
     join.job = JobId("sim");
     join.node = NodeId(name);
     join.hostname = name;
-    join.settings = daemon.coordinator().run()->settings;
+    join.settings = daemon.run()->settings;
     join.store = {.host = "10.0.1.1", .port = 1};
     if (is_larger) {
         join.settings.max_nodes += 1;
@@ -661,13 +667,13 @@ void Simulation::let_stranger_join(Daemon& daemon, bool is_larger, const std::st
         join.settings.max_restarts += 1;
     }
     trace("fault", "somebody joins with other settings");
-    const rdzv::Run* run = daemon.coordinator().run();
+    const rdzv::Run* run = daemon.run();
     const ConnectionId connection = network_.connect(0, daemon.index);
     strangers_.insert(connection);
     const Generation generation = run->current.number;
     const std::size_t nodes = run->nodes.size();
-    take_message(daemon, connection, rdzv::AgentMessage(join));
-    run = daemon.coordinator().run();
+    receive(daemon, connection, rdzv::AgentMessage(join));
+    run = daemon.run();
     if (run->current.number != generation || run->nodes.size() != nodes ||
         !std::holds_alternative<rdzv::Running>(run->phase)) {
         checker_.violate("S15", "a join that was to be refused changed the run");
@@ -676,7 +682,7 @@ void Simulation::let_stranger_join(Daemon& daemon, bool is_larger, const std::st
 
 /// A daemon ignores a node that has not joined, whatever it says (S13: here, past the handshake).
 void Simulation::speak_without_joining(Daemon& daemon, std::uint64_t word) {
-    const Generation generation = daemon.coordinator().run()->current.number;
+    const Generation generation = daemon.run()->current.number;
     rdzv::WorkerFailed failed;
     failed.generation = generation;
     const rdzv::AgentMessage words[] = {
@@ -690,11 +696,13 @@ void Simulation::speak_without_joining(Daemon& daemon, std::uint64_t word) {
     const rdzv::AgentMessage& message = words[word % std::size(words)];
     trace("fault", "somebody says without joining: " + message_text(message));
     const auto said = [&] {
-        return rdzv::encode(daemon.coordinator().record(events_.now()).value_or(rdzv::RunRecord{}));
+        return rdzv::encode(daemon.record(events_.now()).value_or(rdzv::RunRecord{}));
     };
     const std::string before = said();
     has_last_step_acted_ = false;
-    step_rendezvous(daemon, rdzv::Received{ConnectionId(0), message});
+    rdzv::DaemonEffects effects;
+    daemon.host->receives(events_.now(), ConnectionId(0), message, effects);
+    carry_out(daemon, effects);
     if (has_last_step_acted_ || said() != before) {
         checker_.violate("S13", "somebody who has not joined was heard: " + message_text(message));
     }

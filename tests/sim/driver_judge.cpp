@@ -93,7 +93,7 @@ void Simulation::judge_regularly() {
 
 /// The daemon may have held back a message to the machine for a record: `is_held_back`.
 void Simulation::judge_calm(const Daemon& daemon, Machine& machine, bool is_held_back) {
-    const rdzv::Run* const run = daemon.coordinator().run();
+    const rdzv::Run* const run = daemon.run();
     if (!is_held_back || !has_several()) {
         judge_leaver(machine);
         if (run != nullptr) {
@@ -115,7 +115,7 @@ Duration Simulation::silence_max(Instant since) const {
 /// A leader that etcd keeps, and whose record it does not take, holds nothing back for ever (L3).
 void Simulation::judge_patience(const Daemon& daemon) {
     const Duration most = options_.limits.etcd_record_patience + kAtOnce;
-    if (has_several() && daemon.host->is_waiting() && events_.now() - daemon.waits_since > most) {
+    if (has_several() && daemon.is_waiting() && events_.now() - daemon.waits_since > most) {
         checker_.violate(
             "L3", fmt::format("{} leads, and holds back what waits for a record", daemon.name));
     }
@@ -128,8 +128,8 @@ void Simulation::judge_retries(Daemon& daemon) {
         !is_etcd_full() &&
         now >= std::max({etcd_away_until_, etcd_slow_until_, daemon.cut_off_until});
     const bool is_well = has_several() ? is_etcd_well : is_disk_well();
-    const bool has_record = daemon.coordinator().record(now).has_value();
-    if (!is_well || daemon.host->fault().empty() || !has_record) {
+    const bool has_record = daemon.record(now).has_value();
+    if (!is_well || daemon.job() == nullptr || daemon.job()->fault().empty() || !has_record) {
         daemon.fails_since = now;
     }
     const Duration most = options_.limits.reconnect_backoff_max + options_.limits.etcd_timeout +
@@ -140,16 +140,16 @@ void Simulation::judge_retries(Daemon& daemon) {
 }
 
 bool Simulation::has_held_back(const Daemon& daemon, Instant since) {
-    return daemon.host->is_waiting() || daemon.let_out_at >= since;
+    return daemon.is_waiting() || daemon.let_out_at >= since;
 }
 
 /// A daemon or agent that waits knows for what (L3).
 void Simulation::judge_explanations(const Daemon& daemon) {
     const Instant now = events_.now();
-    const rdzv::Run* run = daemon.coordinator().run();
+    const rdzv::Run* run = daemon.run();
     const bool waits = run != nullptr && !std::holds_alternative<rdzv::Running>(run->phase) &&
                        !std::holds_alternative<rdzv::Closed>(run->phase);
-    if (waits && daemon.coordinator().explain().empty()) {
+    if (waits && daemon.explain().empty()) {
         checker_.violate("L3", "the rendezvous waits and does not say for what");
     }
     for (Machine& machine : machines_) {
@@ -172,13 +172,12 @@ void Simulation::judge_explanations(const Daemon& daemon) {
 /// Enough nodes, and no reason to wait: a generation runs (L1).
 void Simulation::judge_start_is_due(const Daemon& daemon) {
     const Instant now = events_.now();
-    const rdzv::Run* run = daemon.coordinator().run();
+    const rdzv::Run* run = daemon.run();
     const std::optional<Instant> startable = checker_.startable_since();
     const Duration soon = options_.settings.patience + kAtOnce + options_.timer_grain;
     if (startable.has_value() && now - std::max(*startable, calm_since_) > soon) {
-        checker_.violate("L1",
-                         fmt::format("{} nodes are ready, and nothing starts: '{}'",
-                                     run->nodes.ready().size(), daemon.coordinator().explain()));
+        checker_.violate("L1", fmt::format("{} nodes are ready, and nothing starts: '{}'",
+                                           run->nodes.ready().size(), daemon.explain()));
     }
     const auto healthy =
         std::count_if(machines_.begin(), machines_.end(), [this](const Machine& machine) {
@@ -202,7 +201,7 @@ void Simulation::judge_start_is_due(const Daemon& daemon) {
     due_since_ = due_since_.value_or(now);
     if (now - *due_since_ > most) {
         checker_.violate("L1", fmt::format("{} nodes are healthy, and nothing runs: '{}'", healthy,
-                                           daemon.coordinator().explain()));
+                                           daemon.explain()));
     }
 }
 
@@ -230,7 +229,7 @@ void Simulation::judge_leaver(Machine& machine) {
 
 /// A daemon repeats what a member missed while it was away, if nothing was held back.
 void Simulation::judge_member(const Daemon& daemon, Machine& machine) {
-    const rdzv::Run* run = daemon.coordinator().run();
+    const rdzv::Run* run = daemon.run();
     if (run == nullptr || machine.token != run->token) {
         return;
     }
@@ -592,7 +591,7 @@ void Simulation::expect_nothing_restarts(const Daemon& daemon) {
         return;
     }
     expect_succession(daemon);
-    const rdzv::Run* run = daemon.coordinator().run();
+    const rdzv::Run* run = daemon.run();
     if (run == nullptr || !std::holds_alternative<rdzv::Running>(run->phase) ||
         journal().digest() != run->current.digest || !is_disk_well() ||
         (has_several() && daemon.is_behind) || last_fault_at_ > died - kAtOnce ||
@@ -618,8 +617,8 @@ void Simulation::expect_nothing_restarts(const Daemon& daemon) {
 void Simulation::expect_succession(const Daemon& daemon) {
     const Instant died = events_.now();
     const auto is_well = [&](const Daemon& one) {
-        return one.index != daemon.index && one.is_up && !one.is_paused && one.lobby.has_value() &&
-               one.lobby->leader() == daemon.name && one.is_watched;
+        return one.index != daemon.index && one.is_up && !one.is_paused && one.is_watched &&
+               one.host->leader() == daemon.name;
     };
     const bool has_heir = std::any_of(daemons_.begin(), daemons_.end(), is_well);
     if (!has_heir || last_daemon_fault_at_ > died - kEtcdSettles) {
@@ -693,10 +692,10 @@ void Simulation::judge_end() {
     const Daemon* daemon = deciding();
     for (const Machine& machine : machines_) {
         if (machine.supervisor != nullptr) {
-            checker_.violate(
-                "L3", fmt::format("{} never ended; it waits: '{}'; the rendezvous: '{}'",
-                                  name_of(machine), machine.supervisor->explain(),
-                                  daemon != nullptr ? daemon->coordinator().explain() : "gone"));
+            checker_.violate("L3",
+                             fmt::format("{} never ended; it waits: '{}'; the rendezvous: '{}'",
+                                         name_of(machine), machine.supervisor->explain(),
+                                         daemon != nullptr ? daemon->explain() : "gone"));
         }
     }
 }

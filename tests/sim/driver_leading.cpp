@@ -84,7 +84,6 @@ bool Simulation::may_decide(const Daemon& daemon) const {
 }
 
 void Simulation::compete(Daemon& daemon) {
-    daemon.lobby.emplace(options_.limits);
     daemon.term = std::make_unique<rdzv::LeaderTerm>(daemon.name, options_.limits);
     rdzv::TermEffects effects;
     daemon.term->start(local_now(daemon), effects);
@@ -225,34 +224,33 @@ void Simulation::begin_leading(Daemon& daemon, std::uint64_t term) {
     is_record_old_ |= is_old;
     has_forgotten_ |= is_old;
     disturb_all(events_.now());
-    open_host(daemon, entry);
+    begin_deciding(daemon);
+    rdzv::DaemonEffects effects;
+    daemon.host->lead(
+        events_.now(), records_of(entry), [this, &daemon](Instant) { return may_decide(daemon); },
+        effects);
+    carry_out(daemon, effects);
+    judge_restored(daemon, entry);
     judge_return(daemon);
-    const std::map<ConnectionId, rdzv::Join> waited = daemon.lobby->take_all();
-    daemon.lobby.reset();
-    for (const auto& [connection, join] : waited) {
-        take_message(daemon, connection, rdzv::AgentMessage(join));
-    }
 }
 
 /// It must not decide any more.
 void Simulation::end_leading(Daemon& daemon, const std::string& why) {
     trace(daemon.name, fmt::format("leads no more: {}", why));
     disturb_all(events_.now());
-    const std::set<ConnectionId> served = daemon.served;
-    close_host(daemon);
-    daemon.lobby.emplace(options_.limits);
-    for (const ConnectionId connection : served) {
-        network_.close_at_rendezvous(connection, PacketKind::Reset);
-    }
+    end_deciding(daemon);
+    rdzv::DaemonEffects effects;
+    daemon.host->follow("", effects);
+    carry_out(daemon, effects);
 }
 
 // --------------------------------------------------------------------------------------- following
 
 void Simulation::follow(Daemon& daemon, const std::string& leader) {
     trace(daemon.name, leader.empty() ? "knows no leader" : "follows " + leader);
-    for (const ConnectionId connection : daemon.lobby->follow(leader)) {
-        send_to_leader(daemon, connection);
-    }
+    rdzv::DaemonEffects effects;
+    daemon.host->follow(leader, effects);
+    carry_out(daemon, effects);
 }
 
 /// Until the leader's key is deleted, or nothing was heard for long.
@@ -290,27 +288,6 @@ void Simulation::tell_deletion(Daemon& daemon) {
             step_term(same, rdzv::KeyDeleted{});
         }
     });
-}
-
-void Simulation::send_to_leader(Daemon& daemon, ConnectionId connection) {
-    const rdzv::Redirect redirect{daemon.lobby->leader()};
-    network_.send_to_node(connection, rdzv::encode(rdzv::RendezvousMessage(redirect)));
-    network_.close_at_rendezvous(connection);
-}
-
-void Simulation::receive_as_follower(Daemon& daemon, ConnectionId connection,
-                                     const rdzv::AgentMessage& message) {
-    const rdzv::Join* join = std::get_if<rdzv::Join>(&message);
-    const rdzv::Unfit* unfit = std::get_if<rdzv::Unfit>(&message);
-    if ((join == nullptr && unfit == nullptr) || !network_.node_of(connection).has_value()) {
-        return;
-    }
-    trace(daemon.name, fmt::format("<- {} {}", connection.value(), message_text(message)));
-    const rdzv::Lobby::Answer answer =
-        join != nullptr ? daemon.lobby->arrives(connection, *join) : daemon.lobby->arrives(*unfit);
-    if (answer == rdzv::Lobby::Answer::SendOn) {
-        send_to_leader(daemon, connection);
-    }
 }
 
 // -------------------------------------------------------------------------------------------- etcd
@@ -359,7 +336,7 @@ void Simulation::write_to_etcd(Daemon& daemon, JournalWrite wanted) {
          number = daemon.leads_number]() -> EtcdReply {
             if (wanted.record.has_value() && is_etcd_full()) {
                 return [this, wanted, number](Daemon& same) {
-                    if (same.host != nullptr && same.leads_number == number) {
+                    if (same.is_deciding() && same.leads_number == number) {
                         has_written(same, wanted, kEtcdFull);
                     }
                 };
@@ -371,7 +348,7 @@ void Simulation::write_to_etcd(Daemon& daemon, JournalWrite wanted) {
                                  fmt::format("the daemon of term {} wrote after its lease", term));
             }
             return [this, answer, wanted, number](Daemon& same) {
-                if (same.host != nullptr && same.leads_number == number) {
+                if (same.is_deciding() && same.leads_number == number) {
                     etcd_has_answered(
                         same, wanted,
                         same.writes->answered(kJob, !wanted.record.has_value(), answer));
@@ -379,7 +356,7 @@ void Simulation::write_to_etcd(Daemon& daemon, JournalWrite wanted) {
             };
         },
         [this, wanted, number = daemon.leads_number](Daemon& same) {
-            if (same.host != nullptr && same.leads_number == number) {
+            if (same.is_deciding() && same.leads_number == number) {
                 has_written(same, wanted, "etcd does not answer");
             }
         });

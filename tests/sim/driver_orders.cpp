@@ -76,18 +76,20 @@ void Simulation::give_order(Dice& dice) {
     last_fault_at_ = events_.now();
     const std::uint64_t number = ++last_order_;
     orders_.insert(number);
-    step_rendezvous(*daemon, rdzv::OrderGiven{.number = number, .order = drawn, .from = "sim"});
+    rdzv::DaemonEffects effects;
+    daemon->host->order(events_.now(), number, drawn, "sim", effects);
+    carry_out(*daemon, effects);
 }
 
 /// The operator hears that: it is durable, if anything is.
-void Simulation::hear_answer(const Daemon& daemon, const rdzv::Ordered& answer) {
+void Simulation::hear_answer(const Daemon& daemon, const rdzv::AnswerOrder& answer) {
     trace("operator",
           fmt::format("<- {} {}", rdzv::word_of(answer.reply.fault, rdzv::kOrderFaultNames),
                       answer.reply.text));
     if (answer.reply.text.empty()) {
         checker_.violate("orders", "an order is answered without a word");
     }
-    const rdzv::Run* const run = daemon.coordinator().run();
+    const rdzv::Run* const run = daemon.run();
     if (orders_.erase(answer.number) == 0) {
         checker_.violate("orders", "an order is answered twice");
     } else if (run != nullptr && answer.reply.fault == rdzv::OrderFault::None) {

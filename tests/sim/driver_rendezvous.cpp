@@ -2,10 +2,12 @@
 // a network and a disk that are made up.
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/overloaded.hpp"
 #include "rendezvous/wire/codec.hpp"
 #include "rendezvous/wire/run_record.hpp"
 #include "tests/sim/driver.hpp"
@@ -76,7 +78,7 @@ private:
 /// life.
 void Simulation::judge_effect(const Daemon& daemon, const rdzv::Effect& effect) {
     const auto* send = std::get_if<rdzv::Send>(&effect);
-    if (send != nullptr && !daemon.served.contains(send->connection) &&
+    if (send != nullptr && daemon.host->job_of(send->connection) == nullptr &&
         send->connection != ConnectionId(0)) {
         checker_.violate("IO", fmt::format("sent to connection {}, which has ended: {}",
                                            send->connection.value(), message_text(send->message)));
@@ -84,7 +86,7 @@ void Simulation::judge_effect(const Daemon& daemon, const rdzv::Effect& effect) 
     const rdzv::Refused* refused =
         send != nullptr ? std::get_if<rdzv::Refused>(&send->message) : nullptr;
     // When it is let out another run may have begun, with other settings.
-    if (const rdzv::Run* run = daemon.coordinator().run(); refused != nullptr && run != nullptr) {
+    if (const rdzv::Run* run = daemon.run(); refused != nullptr && run != nullptr) {
         judge_refusal(*run, *send, *refused);
     }
     const std::optional<int> node =
@@ -96,78 +98,66 @@ void Simulation::judge_effect(const Daemon& daemon, const rdzv::Effect& effect) 
 
 // ------------------------------------------------------------------------------------- the process
 
+/// The journal's records, by job.
+std::map<JobId, std::string> Simulation::records_of(const JournalEntry& entry) {
+    std::map<JobId, std::string> records;
+    if (entry.record.has_value()) {
+        records.emplace(kJob, rdzv::encode(*entry.record));
+    }
+    return records;
+}
+
 /// A process of its own.
 void Simulation::open_daemon(Daemon& daemon) {
     daemon.is_up = true;
+    daemon.host = new_host(daemon);
     if (has_several()) {
         compete(daemon);
-    } else {
-        open_host(daemon, disk_);
+        return;
     }
+    begin_deciding(daemon);
+    rdzv::DaemonEffects effects;
+    daemon.host->begin(events_.now(),
+                       options_.is_in_process ? rdzv::Keeping::Nowhere : rdzv::Keeping::IfPossible,
+                       records_of(disk_), effects);
+    carry_out(daemon, effects);
+    judge_restored(daemon, disk_);
 }
 
-std::unique_ptr<rdzv::JobHost> Simulation::new_host(Daemon& daemon) {
+std::unique_ptr<rdzv::DaemonHost> Simulation::new_host(Daemon& daemon) {
     daemon.watcher = std::make_unique<Watcher>(*this, daemon.index);
-    rdzv::HostOptions options;
+    rdzv::DaemonHostOptions options;
     options.coordinator = {.limits = options_.limits, .has_leases = !options_.is_in_process};
+    options.is_one_of_several = has_several();
     options.watcher = daemon.watcher.get();
-    if (has_several()) {
-        options.keeping = rdzv::Keeping::Strictly;
-        options.may_decide = [this, &daemon](Instant) { return may_decide(daemon); };
-    } else if (!options_.is_in_process) {
-        options.keeping = rdzv::Keeping::IfPossible;
-    }
-    return std::make_unique<rdzv::JobHost>(kJob, std::move(options), Rng(dice_.next()));
+    return std::make_unique<rdzv::DaemonHost>(std::move(options), Rng(dice_.next()));
 }
 
-/// Decides from now on, beginning with what the last one left in the journal.
-void Simulation::open_host(Daemon& daemon, const JournalEntry& entry) {
-    const Instant now = events_.now();
-    daemon.host_number += 1;
-    daemon.host = new_host(daemon);
-    daemon.fails_since = now;
+/// It goes on with what the last one left in the journal.
+void Simulation::judge_restored(const Daemon& daemon, const JournalEntry& entry) {
     if (!entry.record.has_value()) {
         return;
     }
-    const Result<rdzv::RunRecord> record =
-        rdzv::decode<rdzv::RunRecord>(rdzv::encode(*entry.record), options_.limits);
-    if (!record.has_value()) {
-        checker_.violate("codec", record.error().what);
-        return;
+    restored_at_ = events_.now();
+    if (daemon.run() == nullptr) {
+        checker_.violate("journal", fmt::format("{} does not go on with its record", daemon.name));
     }
-    rdzv::HostEffects wanted;
-    const Result<void> restored = daemon.host->restore(now, record.value(), wanted);
-    if (!restored.has_value()) {
-        checker_.violate("journal", restored.error().what);
-    }
-    restored_at_ = now;
-    trace(daemon.name, "goes on with the journal's run");
-    carry_out(daemon, wanted);
 }
 
-/// A closed host does nothing more of what it was about to do.
-void Simulation::close_host(Daemon& daemon) {
+void Simulation::begin_deciding(Daemon& daemon) {
+    daemon.host_number += 1;
+    daemon.fails_since = events_.now();
+}
+
+/// It does nothing more of what it was about to do.
+void Simulation::end_deciding(Daemon& daemon) {
     is_etcd_behind_ |= has_several() && daemon.is_behind;
     daemon.is_behind = daemon.is_behind && !has_several();
     daemon.host_number += 1;
-    daemon.host.reset();
     daemon.timer_at.reset();
-    daemon.served.clear();
     daemon.waiting_write.reset();
     daemon.is_writing = false;
     daemon.was_waiting = false;
-}
-
-/// The run is over and reported, or no node came back to it.
-void Simulation::forget_run(Daemon& daemon) {
-    daemon.host_number += 1;
-    daemon.host = new_host(daemon);
-    daemon.timer_at.reset();
-    daemon.waiting_write.reset();
-    if (!options_.is_in_process) {
-        write(daemon, JournalWrite{.host_number = daemon.host_number, .record = {}, .numbers = {}});
-    }
-    checker_.forget_run();
 }
 
 void Simulation::in_daemon(Daemon& daemon, std::function<void()> action) {
@@ -196,7 +186,7 @@ Daemon* Simulation::deciding() {
 
 const Daemon* Simulation::deciding() const {
     for (const Daemon& daemon : daemons_) {
-        if (daemon.is_up && daemon.host != nullptr && may_decide(daemon)) {
+        if (daemon.is_up && daemon.is_deciding() && may_decide(daemon)) {
             return &daemon;
         }
     }
@@ -205,7 +195,7 @@ const Daemon* Simulation::deciding() const {
 
 const rdzv::Run* Simulation::decided_run() const {
     const Daemon* daemon = deciding();
-    return daemon != nullptr ? daemon->coordinator().run() : nullptr;
+    return daemon != nullptr ? daemon->run() : nullptr;
 }
 
 // ------------------------------------------------------------------------------------ what arrives
@@ -217,16 +207,11 @@ void Simulation::rendezvous_receives(Daemon& daemon, ConnectionId connection,
         return;
     }
     if (packet.kind != PacketKind::Message) {
-        if (daemon.lobby.has_value()) {
-            daemon.lobby->ended(connection);
-        }
-        if (daemon.served.contains(connection)) {
-            step_rendezvous(
-                daemon,
-                rdzv::ConnectionEnded{.connection = connection,
-                                      .is_end_of_stream = packet.kind == PacketKind::EndOfStream});
-            daemon.served.erase(connection);
-        }
+        const bool is_gone = packet.kind == PacketKind::EndOfStream;
+        rdzv::DaemonEffects effects;
+        daemon.host->ended(events_.now(), connection,
+                           is_gone ? rdzv::PeerEnd::ProcessGone : rdzv::PeerEnd::Lost, effects);
+        carry_out(daemon, effects);
         return;
     }
     const Result<rdzv::AgentMessage> message =
@@ -235,35 +220,20 @@ void Simulation::rendezvous_receives(Daemon& daemon, ConnectionId connection,
         checker_.violate("codec", message.error().what);
         return;
     }
-    take_message(daemon, connection, message.value());
+    receive(daemon, connection, message.value());
 }
 
-void Simulation::take_message(Daemon& daemon, ConnectionId connection,
-                              const rdzv::AgentMessage& message) {
-    if (daemon.host == nullptr) {
-        receive_as_follower(daemon, connection, message);
-        return;
-    }
-    const bool is_first =
-        std::holds_alternative<rdzv::Join>(message) || std::holds_alternative<rdzv::Unfit>(message);
-    if (is_first && network_.node_of(connection).has_value()) {
-        daemon.served.insert(connection);
-    } else if (!daemon.served.contains(connection)) {
+void Simulation::receive(Daemon& daemon, ConnectionId connection,
+                         const rdzv::AgentMessage& message) {
+    if (!network_.node_of(connection).has_value()) {
         return;  // closed meanwhile
     }
     if (!std::holds_alternative<rdzv::Beat>(message)) {
         trace(daemon.name, fmt::format("<- {} {}", connection.value(), message_text(message)));
     }
-    step_rendezvous(daemon, rdzv::Received{.connection = connection, .message = message});
-}
-
-void Simulation::step_rendezvous(Daemon& daemon, const rdzv::Input& input) {
-    rdzv::HostEffects wanted;
-    daemon.host->step(events_.now(), input, wanted);
-    carry_out(daemon, wanted);
-    if (daemon.host->is_forgettable(events_.now())) {
-        forget_run(daemon);
-    }
+    rdzv::DaemonEffects effects;
+    daemon.host->receives(events_.now(), connection, message, effects);
+    carry_out(daemon, effects);
 }
 
 void Simulation::rendezvous_timer_fires(Daemon& daemon, Instant at) {
@@ -271,64 +241,110 @@ void Simulation::rendezvous_timer_fires(Daemon& daemon, Instant at) {
         return;
     }
     daemon.timer_at.reset();
-    rdzv::HostEffects wanted;
-    const bool is_due = daemon.host->wakes(events_.now(), wanted);
-    carry_out(daemon, wanted);
-    if (is_due) {
-        rdzv::HostEffects judged;
-        daemon.host->judge(events_.now(), judged);
-        carry_out(daemon, judged);
-    }
-    if (daemon.host->is_forgettable(events_.now())) {
-        forget_run(daemon);
+    rdzv::DaemonEffects effects;
+    daemon.host->timer_fired(events_.now(), daemon.timer_life, effects);
+    carry_out(daemon, effects);
+}
+
+// --------------------------------------------------------------------------- effects of its host
+
+void Simulation::carry_out(Daemon& daemon, const rdzv::DaemonEffects& effects) {
+    note_records(daemon);
+    for (const rdzv::DaemonEffect& effect : effects) {
+        carry_out(daemon, effect);
     }
 }
 
-// ------------------------------------------------------------------------------ what its host
-// wants
+/// The effects of a job without a process or a network are left out: publishing, the port's store,
+/// and when an idle daemon ends.
+void Simulation::carry_out(Daemon& daemon, const rdzv::DaemonEffect& effect) {
+    const Overloaded act{
+        [&](const rdzv::Send& send) { let_out(daemon, send); },
+        [&](const rdzv::CloseConnection& close) {
+            trace(daemon.name,
+                  fmt::format("closes {}: {}", close.connection.value(), close.reason));
+            network_.close_at_rendezvous(close.connection);
+        },
+        [&](const rdzv::ResetConnection& reset) {
+            trace(daemon.name,
+                  fmt::format("resets {}: {}", reset.connection.value(), reset.reason));
+            network_.close_at_rendezvous(reset.connection, PacketKind::Reset);
+        },
+        [&](const rdzv::DropConnection& drop) {
+            network_.close_at_rendezvous(drop.connection, PacketKind::Reset);
+        },
+        [&](const rdzv::Trace& line) { trace(daemon.name, line.text); },
+        [&](const rdzv::AnswerOrder& answer) { hear_answer(daemon, answer); },
+        [&](const rdzv::WriteJobRecord& wanted) {
+            daemon.last_write = wanted.write.number;
+            write(daemon, JournalWrite{.host_number = daemon.host_number,
+                                       .record = wanted.write.record,
+                                       .answers = {{wanted.life, wanted.write.number}}});
+        },
+        [&](const rdzv::EraseJobRecord&) {
+            write(daemon,
+                  JournalWrite{.host_number = daemon.host_number, .record = {}, .answers = {}});
+        },
+        [&](const rdzv::SetJobTimer& wanted) { arm(daemon, wanted); },
+        [&](const rdzv::ReadArrived& wanted) { read_arrived(daemon, wanted.life); },
+        [&](const rdzv::JobGone&) { gone(daemon); },
+        [](const rdzv::PublishToWatchers&) {},
+        [](const rdzv::JobStepped&) {},
+        [](const rdzv::ServeStore&) {},
+        [](const rdzv::CloseStore&) {},
+        [](const rdzv::SetIdleTimer&) {},
+    };
+    std::visit(act, effect);
+}
 
-void Simulation::carry_out(Daemon& daemon, const rdzv::HostEffects& wanted) {
-    daemon.is_behind |= !daemon.host->awaits_records();
-    const bool was_waiting = std::exchange(daemon.was_waiting, daemon.host->is_waiting());
+void Simulation::note_records(Daemon& daemon) {
+    daemon.is_behind |= daemon.job() != nullptr && !daemon.job()->awaits_records();
+    const bool was_waiting = std::exchange(daemon.was_waiting, daemon.is_waiting());
     if (was_waiting) {
         daemon.let_out_at = events_.now();
     } else if (daemon.was_waiting) {
         daemon.waits_since = events_.now();
     }
-    for (const rdzv::Effect& effect : wanted.now) {
-        if (const auto* send = std::get_if<rdzv::Send>(&effect)) {
-            let_out(daemon, *send);
-        } else if (const auto* close = std::get_if<rdzv::CloseConnection>(&effect)) {
-            trace(daemon.name,
-                  fmt::format("closes {}: {}", close->connection.value(), close->reason));
-            daemon.served.erase(close->connection);
-            network_.close_at_rendezvous(close->connection);
-        } else if (const auto* line = std::get_if<rdzv::Trace>(&effect)) {
-            trace(daemon.name, line->text);
-        } else if (const auto* answer = std::get_if<rdzv::Ordered>(&effect)) {
-            hear_answer(daemon, *answer);
+}
+
+void Simulation::arm(Daemon& daemon, const rdzv::SetJobTimer& wanted) {
+    daemon.timer_at = wanted.at;
+    daemon.timer_life = wanted.life;
+    events_.at(wanted.at, [this, &daemon, at = wanted.at, host_number = daemon.host_number] {
+        if (host_number == daemon.host_number && daemon.is_up && !daemon.is_paused) {
+            rendezvous_timer_fires(daemon, at);
         }
+    });
+}
+
+/// Packets that came while the daemon was stopped, and have not been read.
+void Simulation::read_arrived(Daemon& daemon, const rdzv::JobLife& life) {
+    const std::uint64_t process = daemon.life;
+    while (!daemon.waits_for_it.empty() && process == daemon.life) {
+        const std::function<void()> next = std::move(daemon.waits_for_it.front());
+        daemon.waits_for_it.pop_front();
+        next();
     }
-    for (const rdzv::WriteRecord& record : wanted.writes) {
-        daemon.last_write = record.number;
-        write(daemon, JournalWrite{.host_number = daemon.host_number,
-                                   .record = record.record,
-                                   .numbers = {record.number}});
+    if (process == daemon.life) {
+        rdzv::DaemonEffects effects;
+        daemon.host->nothing_more_arrived(events_.now(), life, effects);
+        carry_out(daemon, effects);
     }
-    if (wanted.timer.has_value()) {
-        daemon.timer_at = wanted.timer;
-        events_.at(*wanted.timer,
-                   [this, &daemon, at = *wanted.timer, host_number = daemon.host_number] {
-                       if (host_number == daemon.host_number && daemon.is_up && !daemon.is_paused) {
-                           rendezvous_timer_fires(daemon, at);
-                       }
-                   });
+}
+
+/// The run is over and reported, or no node came back to it; or another daemon decides about it.
+void Simulation::gone(Daemon& daemon) {
+    daemon.timer_at.reset();
+    if (daemon.is_deciding()) {
+        checker_.forget_run();
     }
 }
 
 void Simulation::let_out(Daemon& daemon, const rdzv::Send& send) {
-    judge_leadership(daemon);
-    if (const rdzv::Run* run = daemon.coordinator().run(); run != nullptr) {
+    if (!std::holds_alternative<rdzv::Redirect>(send.message)) {
+        judge_leadership(daemon);
+    }
+    if (const rdzv::Run* run = daemon.run(); run != nullptr) {
         if (const rdzv::Start* start = std::get_if<rdzv::Start>(&send.message)) {
             judge_start(*run, send, *start);
         }
@@ -343,8 +359,8 @@ void Simulation::let_out(Daemon& daemon, const rdzv::Send& send) {
 void Simulation::write(Daemon& daemon, JournalWrite wanted) {
     if (daemon.is_writing) {
         if (daemon.waiting_write.has_value()) {
-            const std::vector<std::uint64_t>& earlier = daemon.waiting_write->numbers;
-            wanted.numbers.insert(wanted.numbers.begin(), earlier.begin(), earlier.end());
+            const std::vector<AskedWrite>& earlier = daemon.waiting_write->answers;
+            wanted.answers.insert(wanted.answers.begin(), earlier.begin(), earlier.end());
         }
         daemon.waiting_write = std::move(wanted);
         return;
@@ -381,17 +397,17 @@ void Simulation::has_written(Daemon& daemon, const JournalWrite& done, const std
     if (daemon.waiting_write.has_value()) {
         write(daemon, *std::exchange(daemon.waiting_write, std::nullopt));
     }
-    for (const std::uint64_t number : done.numbers) {
+    for (const auto& [life, number] : done.answers) {
         if (done.host_number != daemon.host_number) {
             return;
         }
-        rdzv::HostEffects wanted;
-        daemon.host->written(events_.now(), number, fault, wanted);
+        rdzv::DaemonEffects effects;
+        daemon.host->written(events_.now(), life, number, fault, effects);
         if (fault.empty()) {
             daemon.waits_since = events_.now();
             daemon.is_behind = daemon.is_behind && number != daemon.last_write;
         }
-        carry_out(daemon, wanted);
+        carry_out(daemon, effects);
     }
 }
 
