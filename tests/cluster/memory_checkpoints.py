@@ -1,9 +1,9 @@
-"""A C++ training that saves into the memory of its nodes only, of which workers and machines die.
+"""A training that saves into the memory of its nodes only, of which workers and machines die.
 
-Method: kept_training says when a step is kept: all ranks have written it, and it counts. A worker,
-or all processes of a node with its memory, are killed by SIGKILL at a moment that a seed chooses
-among the lines of rank 0. The next generation goes on from the last kept step or a later one, no
-checkpoint is on the disk, and the last parameters are those of an undisturbed training.
+Method: kept_training.cpp and .py say when a step is kept: all ranks have written it, and it counts.
+A worker, or all processes of a node with its memory, are killed by SIGKILL at a moment that a seed
+chooses among the lines of rank 0. The next generation goes on from the last kept step or a later
+one, no checkpoint is on the disk, and the last parameters are those of an undisturbed training.
 $DDPRUN_MEMORY_JOBS is the number of jobs for each of the two kinds, 1 unless given. Each has five
 kills, because ddprun pauses before restarts that are too many in a minute.
 

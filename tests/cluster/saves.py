@@ -37,6 +37,23 @@ assert not saves.save(30, model=model)
 print("failed", flush=True)
 open(sys.argv[2]).read()
 """
+# Each step goes into memory, and every second one to the disk.
+KEPT = """import sys
+import torch
+import torch.distributed as dist
+import ddprun
+saves = ddprun.Checkpoints(sys.argv[1], disk_every=2)
+dist.init_process_group("gloo")
+model = torch.nn.Linear(256, 256)
+for step in (1, 2):
+    saves.save_async(step, model=model).wait()
+    saves._wait_for_last()
+    if ddprun.worker().rank == 0:
+        print("saved", step, flush=True)
+        open(sys.argv[2]).read()
+    dist.barrier()
+dist.destroy_process_group()
+"""
 # Saves faster than the disk, which is held up until the test lets it go on.
 BUSY = """import sys, threading
 import torch
@@ -152,6 +169,28 @@ class Saves(unittest.TestCase):
         self.assertIn("; 1 save failed\n", self.status())
         self.go_on()
         self.assertEqual(job.wait(PATIENCE_S), 0)
+
+    def check_places(self, jobs, *places):
+        for step, where in enumerate(places, 1):
+            self.wait_for(jobs[0], f"saved {step}")
+            event = self.wait_for_event("checkpoint_saved", lambda event: event["step"] == step)
+            self.assertEqual(event["where"], where, self.said)
+            self.go_on()
+        for job in jobs:
+            self.said += job.stdout.read()
+            self.assertEqual(job.wait(PATIENCE_S), 0, self.said)
+
+    def test_a_save_in_memory_says_that_it_is_there(self):
+        job = self.job(KEPT, "--memory-checkpoints", "64M")
+        self.check_places([job], "memory", "disk,memory")
+
+    def test_a_save_with_a_copy_on_another_node_says_so(self):
+        daemon = self.start("ddprun-rendezvous", "--port", "0")
+        port = int(daemon.stdout.readline().rsplit(":", 1)[1])
+        jobs = [self.job(KEPT, "--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}",
+                         "--node-rank", str(node), "--memory-checkpoints", "64M",
+                         "--memory-replicas", "1") for node in range(2)]
+        self.check_places(jobs, "memory,partner", "disk,memory,partner")
 
     def test_ranks_in_cpp_report_the_saves_of_all(self):
         if not PEER:

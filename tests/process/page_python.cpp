@@ -52,7 +52,7 @@ TEST_CASE("what a worker in Python tells is known to its agent, and what it is a
     CHECK(saves->step == 4812);
     CHECK(saves->stall_ns == 12'000'000);
     CHECK(saves->state_bytes == std::uint64_t{1} << 40);
-    CHECK(saves->places == kSavePlaceDisk);
+    CHECK(saves->places == (kSavePlaceDisk | kSavePlaceMemory));
     CHECK(saves->in_time == 2);
     CHECK_FALSE((*page)->saves(LocalRank(0)));
 }

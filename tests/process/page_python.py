@@ -20,7 +20,7 @@ worker.checkpoints_in("/data/checkpoints")
 worker._page.tell_save_asked(False)
 worker._page.tell_save_begun(4812)
 worker._page.tell_save_stalled(12_000_000)
-worker._page.tell_save_ended(1 << 40)
+worker._page.tell_save_ended(1 << 40, 3)
 if sys.argv[2] == "silent":
     worker.progress(4812)
 else:

@@ -909,7 +909,8 @@ class TheLibrary(ForkedTest):
         self.assertNotIn(b"\n", error.text)
 
     def test_null_pointers_are_errors(self):
-        self.refuses("no text", "check_folder", None)
+        self.refuses("no text", "begin_probe", None)
+        self.refuses("no partial checkpoint", "probe", None, None)
         self.refuses("no partial checkpoint", "begin", None, 0)
         self.refuses("no partial checkpoint", "publish", None, None)
         self.refuses("no partial checkpoint", "write_tensors", None, None, None, 1, None)
@@ -1138,7 +1139,7 @@ class Failures(ForkedTest):
                     self.fails_on_all(checkpoints, "rank 1: ")
             with unittest.mock.patch.object(Library, "open", damages_tensors):
                 self.fails_on_all(checkpoints, r"rank 1: random.cpu is U8 \[2, 7\]")
-            with unittest.mock.patch.object(Library, "check_folder", side_effect=KeyError("disk")):
+            with unittest.mock.patch.object(Library, "begin_probe", side_effect=KeyError("disk")):
                 self.fails_on_all(checkpoints, "disk")
 
         self.on_ranks(2, act)
@@ -1159,6 +1160,15 @@ class Failures(ForkedTest):
             return os.listdir(self.folder)
 
         self.assertEqual([names for names, _ in self.on_ranks(2, act)], [[], []])
+
+    def test_a_folder_that_one_node_does_not_see_fails_the_resume_on_all(self):
+        def act(rank):
+            checkpoints = ddprun.Checkpoints(f"{self.folder}{rank}")
+            self.fails_on_all(checkpoints, "rank 1: node .*: .*checkpoints1 cannot hold")
+            return os.listdir(f"{self.folder}0")
+
+        (left, _), _ = self.on_ranks(2, act)
+        self.assertEqual(left, [])
 
     def test_a_folder_may_have_any_name(self):
         def act():

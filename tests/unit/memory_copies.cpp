@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tests/support/catch.hpp"
+#include "worker_runtime/memory/agreement.hpp"
 #include "worker_runtime/memory/copies.hpp"
 
 using namespace ddprun;
@@ -82,4 +83,69 @@ TEST_CASE("a file of another step, generation, size or checksum does not count")
         CHECK(holders.error().what == "no node has a of step 7 in memory");
     }
     CHECK(worker::holders_of(manifest, {node_with({step_of(3, 7, {"a"})})}).has_value());
+}
+
+TEST_CASE("a step that is older than the disk's is no candidate") {
+    const std::vector<NodeCopies> nodes = {
+        node_with({step_of(1, 90, {"manifest.json"}), step_of(2, 40, {"manifest.json"})})};
+    const auto candidates = worker::candidates_among(nodes, 41);
+    REQUIRE(candidates.size() == 1);
+    CHECK(candidates[0].step == 90);
+    CHECK(worker::candidates_among(nodes, 40).size() == 2);
+    CHECK(worker::candidates_among(nodes, 91).empty());
+}
+
+TEST_CASE("a manifest of another step or generation is not the candidate's") {
+    const worker::MemoryCandidate candidate{.generation = Generation(2), .step = 40};
+    const auto text_of = [](std::uint64_t generation, std::int64_t step) {
+        return *worker::format_manifest(manifest_of(generation, step, {}));
+    };
+    CHECK(worker::manifest_of(candidate, text_of(2, 40)).has_value());
+    CHECK(worker::manifest_of(candidate, text_of(2, 41)).error().what ==
+          "its manifest is of step 41 of generation 2");
+    CHECK(!worker::manifest_of(candidate, text_of(3, 40)));
+    CHECK(!worker::manifest_of(candidate, "{}"));
+}
+
+TEST_CASE("the ranks of a node share out the files that it lacks, and ask several nodes") {
+    // Nodes of two ranks, of which the last two have nothing.
+    const std::vector<std::string> names = {"a", "b", "c"};
+    std::vector<NodeCopies> nodes(8);
+    nodes[0] = node_with({step_of(1, 7, {"a", "b", "c"})});
+    nodes[2] = node_with({step_of(1, 7, {"b", "c"})});
+    const Manifest manifest = manifest_of(1, 7, names);
+    const auto of = [&](int rank) {
+        return *worker::fetches_of(manifest, nodes,
+                                   {.rank = rank, .local_rank = rank % 2, .local_world_size = 2});
+    };
+    using Fetches = std::vector<worker::MemoryFetch>;
+    CHECK(of(0).empty());
+    CHECK(of(1).empty());
+    CHECK(of(2) == Fetches{{.file = 0, .node = 0}});
+    CHECK(of(3).empty());
+    CHECK(of(4) == Fetches{{.file = 0, .node = 0}, {.file = 2, .node = 0}});
+    CHECK(of(5) == Fetches{{.file = 1, .node = 0}});
+    CHECK(of(6) == Fetches{{.file = 0, .node = 0}, {.file = 2, .node = 2}});
+    CHECK(of(7) == Fetches{{.file = 1, .node = 2}});
+    CHECK(!worker::fetches_of(manifest_of(1, 7, {"d"}), nodes, {.rank = 4}));
+}
+
+TEST_CASE("checkpoints are kept in memory when every rank has a connection") {
+    const auto rank = [](int node, const std::string& endpoint) {
+        return worker::text_of({.has_memory = true, .endpoint = endpoint, .group_rank = node});
+    };
+    const std::vector<std::string> all = {rank(0, "10.0.0.1:1"), rank(1, "10.0.0.2:2")};
+    const worker::MemoryAgreement kept = worker::agreement_of(all, 1);
+    CHECK(kept.is_kept);
+    CHECK(kept.endpoint == "10.0.0.2:2");
+    CHECK(kept.line.empty());
+    CHECK(worker::agreement_of(all, {}).endpoint.empty());
+
+    const std::string without = worker::text_of({.group_rank = 1, .why = "no \xff answer"});
+    const worker::MemoryAgreement some = worker::agreement_of({all[0], without}, {});
+    CHECK(!some.is_kept);
+    CHECK(some.line.starts_with("no checkpoint is kept in memory: rank 1: no "));
+    const worker::MemoryAgreement none = worker::agreement_of({without, without}, {});
+    CHECK(!none.is_kept);
+    CHECK(none.line.empty());
 }

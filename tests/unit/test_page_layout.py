@@ -131,7 +131,7 @@ class Told(unittest.TestCase):
                 page, bells = self.module.Page(saves=saves), []
                 page.ring_with(lambda bell, bells=bells: bells.append(bell.nbytes))
                 page.tell_save_begun(7)
-                page.tell_save_ended(size)
+                page.tell_save_ended(size, self.module.IN_MEMORY)
                 before = bytes(saves)
                 self.assertEqual(bells, [])
                 page.tell_save_stalled(7)

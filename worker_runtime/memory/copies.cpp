@@ -16,12 +16,25 @@ bool has_file(const MemoryStep& step, const MemoryFile& file) {
 
 }  // namespace
 
-std::vector<MemoryCandidate> candidates_among(const std::vector<NodeCopies>& nodes) {
+Result<std::vector<NodeCopies>> nodes_of(const std::vector<std::string>& texts) {
+    std::vector<NodeCopies> nodes;
+    for (const std::string& text : texts) {
+        Result<MemoryReply> reply = decode_memory_reply(text);
+        if (!reply) {
+            return reply.error();
+        }
+        nodes.push_back({.endpoint = reply->endpoint, .steps = std::move(reply->steps)});
+    }
+    return nodes;
+}
+
+std::vector<MemoryCandidate> candidates_among(const std::vector<NodeCopies>& nodes,
+                                              std::int64_t at_least) {
     std::map<std::pair<Generation, std::int64_t>, MemoryCandidate> found;
     for (std::size_t node = 0; node < nodes.size(); ++node) {
         for (const MemoryStep& step : nodes[node].steps) {
             const auto manifest = std::ranges::find(step.files, kManifestName, &MemoryFile::name);
-            if (manifest != step.files.end()) {
+            if (manifest != step.files.end() && step.step >= at_least) {
                 found.emplace(std::pair(step.generation, step.step),
                               MemoryCandidate{.generation = step.generation,
                                               .step = step.step,
@@ -35,6 +48,17 @@ std::vector<MemoryCandidate> candidates_among(const std::vector<NodeCopies>& nod
         candidates.push_back(std::move(newest->second));
     }
     return candidates;
+}
+
+Result<Manifest> manifest_of(const MemoryCandidate& candidate, const std::string& text) {
+    Result<Manifest> manifest = parse_manifest(text);
+    if (manifest && (manifest->info.step != candidate.step ||
+                     manifest->info.generation != candidate.generation)) {
+        return Error{ErrorCode::BadMessage,
+                     fmt::format("its manifest is of step {} of generation {}", manifest->info.step,
+                                 manifest->info.generation.value())};
+    }
+    return manifest;
 }
 
 Result<std::vector<std::vector<std::size_t>>> holders_of(const Manifest& manifest,
@@ -57,6 +81,26 @@ Result<std::vector<std::vector<std::size_t>>> holders_of(const Manifest& manifes
         }
     }
     return holders;
+}
+
+Result<std::vector<MemoryFetch>> fetches_of(const Manifest& manifest,
+                                            const std::vector<NodeCopies>& nodes,
+                                            const PlaceOnNode& place) {
+    const Result<std::vector<std::vector<std::size_t>>> holders = holders_of(manifest, nodes);
+    if (!holders) {
+        return holders.error();
+    }
+    const auto here = static_cast<std::size_t>(place.rank - place.local_rank);
+    const auto ranks_here = static_cast<std::size_t>(place.local_world_size);
+    std::vector<MemoryFetch> fetches;
+    for (std::size_t file = 0; file < manifest.files.size(); ++file) {
+        const std::vector<std::size_t>& with_it = (*holders)[file];
+        const bool is_mine = file % ranks_here == static_cast<std::size_t>(place.local_rank);
+        if (is_mine && std::ranges::find(with_it, here) == with_it.end()) {
+            fetches.push_back({.file = file, .node = with_it[here / ranks_here % with_it.size()]});
+        }
+    }
+    return fetches;
 }
 
 }  // namespace ddprun::worker

@@ -27,12 +27,42 @@ struct MemoryCandidate {
     MemoryFile manifest;            ///< as that node lists it
 };
 
-/// The newest comes first: that of the latest generation, and of its steps the highest.
-[[nodiscard]] std::vector<MemoryCandidate> candidates_among(const std::vector<NodeCopies>& nodes);
+/// The place of a rank among those of its node, whose first rank is `rank - local_rank`.
+struct PlaceOnNode {
+    int rank = 0;
+    int local_rank = 0;
+    int local_world_size = 1;
+};
+
+/// One file that a rank copies from another node.
+struct MemoryFetch {
+    std::size_t file = 0;  ///< of the manifest
+    std::size_t node = 0;
+
+    bool operator==(const MemoryFetch&) const = default;
+};
+
+/// Each node's files, from the texts of all ranks, by rank; only first ranks of nodes have files.
+[[nodiscard]] Result<std::vector<NodeCopies>> nodes_of(const std::vector<std::string>& texts);
+
+/// Those whose step is at least `at_least`. The newest comes first: that of the latest generation,
+/// and of its steps the highest.
+[[nodiscard]] std::vector<MemoryCandidate> candidates_among(const std::vector<NodeCopies>& nodes,
+                                                            std::int64_t at_least = 0);
+
+/// The candidate's manifest. A manifest of another step or generation is an error.
+[[nodiscard]] Result<Manifest> manifest_of(const MemoryCandidate& candidate,
+                                           const std::string& text);
 
 /// For each of the manifest's files the nodes that have it, at least one; files of another size or
 /// checksum do not count. Fails with the name of a file that no node has.
 [[nodiscard]] Result<std::vector<std::vector<std::size_t>>> holders_of(
     const Manifest& manifest, const std::vector<NodeCopies>& nodes);
+
+/// The files that the rank at `place` copies: the ranks of a node share out those that it lacks,
+/// and several nodes that lack a file ask different ones. Fails as holders_of().
+[[nodiscard]] Result<std::vector<MemoryFetch>> fetches_of(const Manifest& manifest,
+                                                          const std::vector<NodeCopies>& nodes,
+                                                          const PlaceOnNode& place);
 
 }  // namespace ddprun::worker

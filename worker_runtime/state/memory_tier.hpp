@@ -42,29 +42,22 @@ public:
     [[nodiscard]] bool has_copy() const { return has_partner_ && last_note_.empty(); }
 
     /// Loads the newest step of which the nodes together have all files, if it is `at_least` that
-    /// number; files that this node lacks are copied from others. Returns nothing, on every
-    /// rank, if no step can be put together. A line says which copies cannot be used.
+    /// number; files that this node lacks are copied from others. Every node then has the step, and
+    /// its manifest, so that it survives any one machine once more. Returns nothing, on every rank,
+    /// if no step can be put together. A line says which copies cannot be used.
     [[nodiscard]] Result<std::optional<LoadedCheckpoint>> load(ProcessGroup& group,
                                                                std::int64_t at_least);
 
 private:
-    [[nodiscard]] Result<std::vector<ManifestFile>> write_files(const CheckpointShare& share);
-    [[nodiscard]] Result<void> seal(std::int64_t step, const std::string& manifest);
-    /// Each node's files, by the rank of its first worker; no files for other ranks.
-    [[nodiscard]] Result<std::vector<NodeCopies>> gather_copies(ProcessGroup& group);
-    [[nodiscard]] Result<std::string> read_manifest(const MemoryCandidate& candidate);
+    [[nodiscard]] Result<std::vector<ManifestFile>> write(const CheckpointShare& share);
     [[nodiscard]] Result<LoadedCheckpoint> load_from(ProcessGroup& group,
                                                      const MemoryCandidate& candidate,
                                                      const std::vector<NodeCopies>& nodes);
-    [[nodiscard]] Result<void> fetch_missing(const Manifest& manifest,
-                                             const std::vector<NodeCopies>& nodes);
     void say_note(const std::string& note);
 
     CheckpointMemory memory_;
     Generation generation_;
-    int rank_;
-    int local_rank_;
-    int local_world_size_;
+    PlaceOnNode place_;
     Say say_;
     bool has_partner_ = false;
     std::string last_note_;  ///< why the partner has no copy; empty: it has

@@ -10,7 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddprun._library import CheckpointError
+from ddprun._library import CheckpointError, text_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Exchange:
@@ -46,6 +50,36 @@ class Exchange:
             raise _gone(error) from None
         return [json.loads(ctypes.string_at(text.data_ptr(), size)) for text, size in
                 zip(texts, sizes.tolist())]
+
+    def attempt(self, act: Callable[[], Any]) -> tuple[Any, str | None]:
+        """act() on every rank: its result, and, if it raised on a rank, why. The reason is that of
+        the first such rank, which it names, and the same on every rank."""
+        result = problem = None
+        try:
+            result = act()
+        except Exception as error:  # whatever it is, the other ranks must know
+            problem = text_of(error)
+        for rank, said in enumerate(self.gather(problem)):
+            if said is not None:
+                return result, f"rank {rank}: {said}"
+        return result, None
+
+    def from_rank(self, root: int, text: str) -> str:
+        """Returns the text of rank `root` on every rank."""
+        if self._group is None:
+            return text
+        data = text.encode()
+        try:
+            size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
+            dist.broadcast(size, root, group=self._group)
+            whole = torch.zeros(int(size), dtype=torch.uint8, device="cpu")
+            if self.rank == root and data:
+                whole[:] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            if len(whole):
+                dist.broadcast(whole, root, group=self._group)
+        except (RuntimeError, ValueError) as error:
+            raise _gone(error) from None
+        return ctypes.string_at(whole.data_ptr(), len(whole)).decode()
 
     def gather_at_first(self, mine: Any) -> Any:
         """Returns on rank 0 [world, n], of uint8 tensors that all have n bytes; else None."""

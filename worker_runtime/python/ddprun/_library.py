@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _NAME = "ddprun-checkpoint.so"
 _VARIABLE = "DDPRUN_CHECKPOINT_LIBRARY"
-_ABI = 2
+_ABI = 3
 _STEPS = 1000
 
 
@@ -136,7 +136,8 @@ class _Part(ctypes.Structure):
 
 
 _ARGUMENTS: dict[str, list[Any]] = {
-    "check_folder": [ctypes.c_char_p],
+    "begin_probe": [ctypes.POINTER(_Partial)],
+    "probe": [ctypes.POINTER(_Partial), ctypes.c_char_p],
     "begin": [ctypes.POINTER(_Partial), ctypes.c_uint64],
     "file_name": [ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(_File)],
     "write_tensors": [ctypes.POINTER(_Partial), ctypes.c_char_p, ctypes.POINTER(_Tensor),
@@ -187,9 +188,7 @@ class Library:
         if abi != _ABI:
             raise CheckpointError(f"{path} has version {abi}, this package wants {_ABI}; install "
                                   "both from one wheel or checkout")
-        for name, arguments in _ARGUMENTS.items():
-            function = getattr(self._c, "ddprun_checkpoint_" + name)
-            function.argtypes = [*arguments, ctypes.POINTER(_Error)]
+        self.declare(_ARGUMENTS)
         self._c.ddprun_checkpoint_abandon.argtypes = [ctypes.POINTER(_Partial)]
         self._c.ddprun_checkpoint_remove_leftovers.argtypes = [ctypes.c_char_p]
         for name, kind in (("value", _Text), ("tensor", _Stored)):
@@ -201,46 +200,57 @@ class Library:
         self._c.ddprun_checkpoint_ring.argtypes = [ctypes.POINTER(ctypes.c_uint32)]
         self._c.ddprun_checkpoint_ring.restype = None
 
-    def check_folder(self, dir: str) -> None:
-        """Raises CheckpointError unless checkpoints can be written into `dir`."""
-        self._call("check_folder", _path(dir))
+    def declare(self, functions: Mapping[str, list[Any]]) -> None:
+        """The types of the arguments of functions, but for the last one, the error."""
+        for name, arguments in functions.items():
+            function = getattr(self._c, "ddprun_checkpoint_" + name)
+            function.argtypes = [*arguments, ctypes.POINTER(_Error)]
+
+    def begin_probe(self, dir: str) -> Partial:
+        """Makes a folder for probe() and abandon() alone.
+
+        Raises CheckpointError unless checkpoints can be written into `dir`.
+        """
+        partial = _Partial(_path(dir))
+        self.call("begin_probe", partial)
+        return Partial(dir, partial.step, partial.name.decode())
+
+    def probe(self, partial: Partial, name: str) -> None:
+        """Raises CheckpointError unless this node sees the folder and can write a file there."""
+        self.call("probe", _of(partial), _text(name))
 
     def begin(self, dir: str, step: int, size: int) -> Partial:
         """Makes the folder of a checkpoint of `size` bytes."""
         partial = _Partial(_path(dir), step)
-        self._call("begin", partial, size)
+        self.call("begin", partial, size)
         return Partial(dir, step, partial.name.decode())
 
     def file_name(self, kind: str, number: int, count: int) -> str:
         """The name of file `number` of `count`, from 1."""
         file = _File()
-        self._call("file_name", _text(kind), number, count, file)
+        self.call("file_name", _text(kind), number, count, file)
         return _file(file).name
 
     def write_tensors(self, partial: Partial, name: str, prefix: str,
                       parts: Sequence[Part]) -> File:
         """Writes `parts` as the file `name`; the names in it lack `prefix`."""
         file = _File(_text(name))
-        self._call("write_tensors", _of(partial), _text(prefix), _tensors(parts), len(parts), file)
+        self.call("write_tensors", _of(partial), _text(prefix), _tensors(parts), len(parts), file)
         return _file(file)
 
     def write_model_index(self, partial: Partial, files: Mapping[str, str], size: int) -> File:
         """files: the file of each tensor, by its name there; size: bytes of all tensors."""
         file = _File()
-        self._call("write_model_index", _of(partial), _texts(files), len(files), size, file)
+        self.call("write_model_index", _of(partial), _texts(files), len(files), size, file)
         return _file(file)
 
     def publish(self, partial: Partial, manifest: Manifest, is_isolated: Callable[[], bool],
                 on_warning: Callable[[str], None]) -> None:
         """Puts the checkpoint in place; if that fails, nothing of it is left."""
-        files = (_File * len(manifest.files))(*(
-            _File(_text(file.name), file.size, _text(file.xxh3_128)) for file in manifest.files))
-        given = _Manifest(
-            manifest.generation, manifest.world_size, manifest.keep, manifest.keep_every,
-            _texts(manifest.values), len(manifest.values), files, len(files),
-            _IsIsolated(lambda: int(is_isolated())),
-            _OnWarning(lambda text: on_warning(text.decode(errors="replace"))))
-        self._call("publish", _of(partial), given)
+        given = manifest_of(manifest)
+        given.is_isolated = _IsIsolated(lambda: int(is_isolated()))
+        given.on_warning = _OnWarning(lambda text: on_warning(text.decode(errors="replace")))
+        self.call("publish", _of(partial), given)
 
     def ring(self, bell: memoryview) -> None:
         """Raises `bell`, a word of the page shared with the agent, and wakes the agent."""
@@ -255,7 +265,7 @@ class Library:
         capacity = _STEPS
         while True:
             steps, count = (ctypes.c_int64 * capacity)(), ctypes.c_uint64()
-            self._call("list", _path(dir), steps, capacity, count)
+            self.call("list", _path(dir), steps, capacity, count)
             if count.value <= capacity:
                 return steps[:count.value]
             capacity = count.value
@@ -266,27 +276,28 @@ class Library:
 
     def verify(self, dir: str, step: int) -> None:
         """Raises CheckpointError unless every byte is as it was written."""
-        self._call("verify", _path(dir), step)
+        self.call("verify", _path(dir), step)
 
     def share_out(self, sizes: Sequence[int], world_size: int) -> list[int]:
         """The rank that writes each of the tensors that every rank has."""
         ranks = (ctypes.c_int32 * len(sizes))()
-        self._call("share_out", (ctypes.c_uint64 * len(sizes))(*sizes), len(sizes), world_size,
+        self.call("share_out", (ctypes.c_uint64 * len(sizes))(*sizes), len(sizes), world_size,
                    ranks)
         return list(ranks)
 
     def check_parts(self, parts: Sequence[Part], ranks: Sequence[int]) -> None:
         """Raises CheckpointError unless `parts`, which ranks have of one tensor, are the whole."""
-        self._call("check_parts", _tensors(parts), (ctypes.c_int32 * len(ranks))(*ranks),
+        self.call("check_parts", _tensors(parts), (ctypes.c_int32 * len(ranks))(*ranks),
                    len(parts))
 
     def open(self, dir: str, step: int, reader: int, readers: int) -> OpenCheckpoint:
         """Maps a checkpoint; verifies the files of one of so many readers."""
         handle, info = ctypes.c_void_p(), _Info()
-        self._call("open", _path(dir), step, reader, readers, handle, info)
+        self.call("open", _path(dir), step, reader, readers, handle, info)
         return OpenCheckpoint(self._c, handle, info)
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls a function by its name without the prefix. Raises CheckpointError if it fails."""
         error = _Error()
         if getattr(self._c, "ddprun_checkpoint_" + name)(*arguments, error) != 0:
             raise CheckpointError(error.text.decode(errors="replace"))
@@ -365,6 +376,15 @@ def _tensors(parts: Sequence[Part]) -> Any:
 
 def _texts(texts: Mapping[str, str]) -> Any:
     return (_Text * len(texts))(*(_Text(_text(key), _text(text)) for key, text in texts.items()))
+
+
+def manifest_of(manifest: Manifest) -> _Manifest:
+    """The struct, without functions."""
+    files = (_File * len(manifest.files))(*(
+        _File(_text(file.name), file.size, _text(file.xxh3_128)) for file in manifest.files))
+    return _Manifest(
+        manifest.generation, manifest.world_size, manifest.keep, manifest.keep_every,
+        _texts(manifest.values), len(manifest.values), files, len(files))
 
 
 def _of(partial: Partial) -> _Partial:

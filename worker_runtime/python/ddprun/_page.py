@@ -18,6 +18,8 @@ _VERSION_WITH_CHECKPOINTS = 6
 _VERSION_WITH_PACE = 7
 _VERSION_WITH_SAVES = 9
 _SAVE_PLACE_DISK = 1
+_SAVE_PLACE_MEMORY = 2
+_SAVE_PLACE_PARTNER = 4
 _HEADER_BYTES = 64
 _HEADER_MAGIC = 0
 _HEADER_VERSION = 2
@@ -69,6 +71,8 @@ _SAVES_IN_TIME = 14
 _SAVES_INTERVAL_NS = 15
 # End of what is made.
 _FOR_EVER = (1 << 63) - 1
+#: The places of a checkpoint: the disk, the memory of the ranks' own nodes, that of others, too.
+ON_DISK, IN_MEMORY, ON_PARTNERS = _SAVE_PLACE_DISK, _SAVE_PLACE_MEMORY, _SAVE_PLACE_PARTNER
 # Behind the header, one of each worker; and the version that has added it.
 _PARTS = ((_SLOT_BYTES, _VERSION_MIN), (_FIGURES_BYTES, _VERSION_WITH_FIGURES),
           (_CHECKPOINTS_BYTES, _VERSION_WITH_CHECKPOINTS), (_PACE_BYTES, _VERSION_WITH_PACE),
@@ -84,7 +88,7 @@ class _SaveUnderWay:
         self.step: int | None = None
         self.begun_ns = 0
         self.stall_ns: int | None = None
-        self.end: tuple[int, int | None] | None = None  # when, and its bytes
+        self.end: tuple[int, int | None, int] | None = None  # when, its bytes, its places
 
 
 class Page:
@@ -257,19 +261,20 @@ class Page:
                 save.stall_ns = time_ns
                 self._tell_whole_save()
 
-    def tell_save_ended(self, size: int | None) -> None:
-        """size: bytes of the state that all ranks have saved, on the disk. Without: it failed."""
+    def tell_save_ended(self, size: int | None, places: int) -> None:
+        """size: bytes of the state that all ranks have saved. Without: it failed. places: where it
+        is, ON_DISK and others, added."""
         save = self._save
         with save.lock:
             if save.step is not None and save.end is None:
-                save.end = (monotonic_ns(), size)
+                save.end = (monotonic_ns(), size, places)
                 self._tell_whole_save()
 
     def _tell_whole_save(self) -> None:
         save, saves = self._save, self._saves
         if save.step is None or save.stall_ns is None or save.end is None:
             return
-        ended_ns, size = save.end
+        ended_ns, size, places = save.end
         saves[_SAVES_WRITES] |= 1
         if size is None:
             saves[_SAVES_FAILED] += 1
@@ -282,7 +287,7 @@ class Page:
             saves[_SAVES_STATE_BYTES] = size
             saves[_SAVES_STALL_NS] = save.stall_ns
             saves[_SAVES_TOOK_NS] = ended_ns - save.begun_ns
-            saves[_SAVES_PLACES] = _SAVE_PLACE_DISK
+            saves[_SAVES_PLACES] = places
         saves[_SAVES_WRITES] += 1
         save.step = None
         self._wake()

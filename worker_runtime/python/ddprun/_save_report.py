@@ -37,7 +37,7 @@ class SaveReport:
         finally:
             if self._is_in_call:
                 self._is_in_call = False
-                self.ended(None)
+                self.ended(None, 0)
             if self._leads:
                 self._page.tell_save_stalled(monotonic_ns() - begin_ns)
 
@@ -58,7 +58,8 @@ class SaveReport:
         """A thread ends the save."""
         self._is_in_call = False
 
-    def ended(self, size: int | None) -> None:
-        """size: bytes of all ranks' tensors; it has failed if None. Only the first call counts."""
+    def ended(self, size: int | None, places: int) -> None:
+        """size: bytes of all ranks' tensors; it has failed if None. places: where they are, as the
+        page has it. Only the first call counts."""
         if self._leads:
-            self._page.tell_save_ended(size)
+            self._page.tell_save_ended(size, places)

@@ -14,7 +14,9 @@ import torch
 
 from ddprun import _memory, _trees, worker
 from ddprun._exchange import Exchange, place
-from ddprun._library import CheckpointError, Library, Manifest, find_library, text_of
+from ddprun._library import CheckpointError, Library, Manifest, Partial, find_library, text_of
+from ddprun._memory_tier import MemoryTier, NotKept, connect
+from ddprun._page import ON_DISK
 from ddprun._restore import Plan, Source
 from ddprun._save_report import SaveReport
 from ddprun._saving import Saving
@@ -43,15 +45,19 @@ class Checkpoints:
     #: Numbers, texts, lists and dicts of the checkpoint that resume() has loaded, by name.
     values: dict[str, Any]
 
-    def __init__(self, dir: str | os.PathLike[str], keep: int = 3, keep_every: int = 0) -> None:
+    def __init__(self, dir: str | os.PathLike[str], keep: int = 3, keep_every: int = 0,
+                 disk_every: int = 1) -> None:
         """keep: the newest ones that stay. keep_every: those whose step is a multiple of it stay,
-        too; 0: none.
+        too; 0: none. disk_every: of the saves by save_async() only those whose step is a multiple
+        of it go to the disk. The others go to the memory of the nodes (ddprun's
+        --memory-checkpoints), and are not made without that.
 
         Raises CheckpointError if the library is missing, with how to get it, and ValueError for
         other numbers.
         """
         self._keep = _number("keep", keep, 1, (1 << 31) - 1)
         self._keep_every = _number("keep_every", keep_every, 0, (1 << 63) - 1)
+        self._disk_every = _number("disk_every", disk_every, 1, (1 << 63) - 1)
         self.dir = os.path.abspath(os.fsdecode(dir))
         self.values = {}
         self._library = Library(find_library())
@@ -61,6 +67,8 @@ class Checkpoints:
         self._front: Exchange | None = None
         self._back: Exchange | None = None  # the thread's
         self._last: Saving | None = None
+        self._has_looked_for_memory = False
+        self._tier: MemoryTier | None = None
         self._buffers = Buffers()
         self._hooked: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._described = ""
@@ -87,7 +95,7 @@ class Checkpoints:
             except CheckpointError as error:
                 self._say(str(error))
                 return False
-            self._report.ended(write.size_of_all())
+            self._report.ended(write.size_of_all(), ON_DISK)
         return True
 
     def save_async(self, step: int, *, while_saving: str = "wait", rng: bool = True,
@@ -105,6 +113,11 @@ class Checkpoints:
         with self._report.call(), self._worker.checkpointing():
             exchange = self._exchange()
             saving = Saving(step)
+            tier = self._memory(exchange)
+            has_disk = self._goes_to_disk(step)
+            if not has_disk and tier is None:
+                saving._end_at_once()
+                return saving
             is_busy = self._is_busy()
             self._report.asked(exchange.rank == 0, is_busy)
             if while_saving == "refuse" and any(exchange.gather(is_busy)):
@@ -115,7 +128,7 @@ class Checkpoints:
             short = self._shortage(exchange, write)
             if short is not None:
                 return self._refused(saving, short)
-            self._start(saving, write, manifest, things)
+            self._start(saving, write, manifest, things, tier, has_disk)
             self._report.goes_on()
         return saving
 
@@ -128,7 +141,8 @@ class Checkpoints:
                rng: bool = True, **things: Any) -> int | None:
         """Loads the newest checkpoint that is valid on every rank, and returns its step.
 
-        Returns None if the folder has no checkpoint. things: those that save() was given;
+        One in the nodes' memory is taken unless the folder has a newer one. Returns None if there
+        is no checkpoint. things: those that save() was given;
         numbers, texts, lists and dicts come as `values`. In another world size each rank reads
         its parts. rename: gives stored names new ones. Without strict, things that the checkpoint
         lacks stay as they are, and one line names each that is new or gone.
@@ -139,10 +153,9 @@ class Checkpoints:
         self._wait_for_last()
         exchange = self._exchange()
         steps = self._steps(exchange)
-        for step in steps:
-            opened = self._opened(exchange, step)
-            if opened is None:
-                continue
+        found = self._newest(exchange, steps)
+        if found is not None:
+            step, opened = found
             try:
                 self._load(exchange, step, opened, strict, rename, rng, things)
             finally:
@@ -165,6 +178,19 @@ class Checkpoints:
             here = place()
             self._front, self._back = Exchange(*here), Exchange(*here)
         return self._front
+
+    def _memory(self, exchange: Exchange) -> MemoryTier | None:
+        """The nodes' memory, if they keep checkpoints; the same answer on every rank."""
+        if not self._has_looked_for_memory:
+            self._has_looked_for_memory = True
+            self._tier = connect(self._library, exchange, self._worker, self.dir)
+        return self._tier
+
+    def _goes_to_disk(self, step: Any) -> bool:
+        try:
+            return operator.index(step) % self._disk_every == 0
+        except TypeError:  # no step: the ranks raise together
+            return True
 
     def _is_busy(self) -> bool:
         return self._last is not None and not self._last.done()
@@ -199,8 +225,8 @@ class Checkpoints:
                         "are available; save() needs none for tensors on the CPU")
         return None
 
-    def _start(self, saving: Saving, write: Write, manifest: Manifest,
-               things: Mapping[str, Any]) -> None:
+    def _start(self, saving: Saving, write: Write, manifest: Manifest, things: Mapping[str, Any],
+               tier: MemoryTier | None, has_disk: bool) -> None:
         late = [item for item in write.items if item.is_late]
         problem: Exception | None = None
         after: Mapping[Any, Any] = {}
@@ -222,16 +248,34 @@ class Checkpoints:
         def work(copy_problem: str | None) -> None:
             assert self._back is not None
             try:
-                write.write(self._back, manifest, self._worker.is_isolated, self._worker._warn,
-                            copy_problem)
+                write.agree(self._back, copy_problem)
+                places = self._write(self._back, write, manifest, tier, has_disk)
             except CheckpointError as error:
-                self._report.ended(None)
-                self._say(str(error))
+                self._report.ended(None, 0)
+                goes_on = "; the training goes on" if isinstance(error, NotKept) else ""
+                self._say(str(error) + goes_on)
                 raise
-            self._report.ended(write.size_of_all())
+            self._report.ended(write.size_of_all(), places)
 
         self._last = saving
         saving._start(copy, work)
+
+    def _write(self, exchange: Exchange, write: Write, manifest: Manifest,
+               tier: MemoryTier | None, has_disk: bool) -> int:
+        """Returns where the checkpoint is. Raises CheckpointError if the disk, or, without it, the
+        memory has it not."""
+        places = 0
+        if tier is not None:
+            try:
+                places = tier.save(exchange, write, manifest)
+            except NotKept as error:
+                if not has_disk:
+                    raise
+                self._say(str(error))
+        if has_disk:
+            write.write(exchange, manifest, self._worker.is_isolated, self._worker._warn)
+            places |= ON_DISK
+        return places
 
     def _say(self, what: str) -> None:
         if self._front is None or self._front.rank == 0:
@@ -281,19 +325,45 @@ class Checkpoints:
         return Write(self._library, self.dir, step, self._shares, items), manifest
 
     def _steps(self, exchange: Exchange) -> list[int]:
-        """Rank 0's, newest first, once the folder can be used."""
-        problem, steps = None, []
+        """Rank 0's, newest first, once every node can write a file where rank 0 sees it."""
+        node = f"node {socket.gethostname()}: "
+        probe: Partial | None = None
+        problem, name, steps = None, "", []
         if exchange.rank == 0:
             try:
                 self._library.remove_leftovers(self.dir)
-                self._library.check_folder(self.dir)
                 steps = self._library.steps(self.dir)
+                probe = self._library.begin_probe(self.dir)
+                name = probe.name
             except Exception as error:  # whatever it is, the other ranks must know
-                problem = text_of(error)
-        problem, found = exchange.gather([problem, steps])[0]
+                problem = node + text_of(error)
+        problem, name, found = exchange.gather([problem, name, steps])[0]
+        if problem is None:
+            place = Partial(self.dir, 0, name)
+            # One rank of each node, if these are all ranks.
+            if self._worker._slot == 0 or exchange.world_size != self._worker.world_size:
+                try:
+                    self._library.probe(place, f"rank-{exchange.rank}")
+                except Exception as error:
+                    problem = node + text_of(error)
+            problem = _first(exchange.gather(problem))
+        if probe is not None:
+            self._library.abandon(probe)
         if problem is not None:
             raise CheckpointError(problem)
         return list(found)
+
+    def _newest(self, exchange: Exchange, steps: list[int]) -> tuple[int, OpenCheckpoint] | None:
+        """That of the nodes' memory, unless the disk, which has `steps`, has a newer one."""
+        tier = self._memory(exchange)
+        found = tier.load(exchange, steps[0] if steps else 0) if tier is not None else None
+        if found is not None:
+            return found
+        for step in steps:
+            opened = self._opened(exchange, step)
+            if opened is not None:
+                return step, opened
+        return None
 
     def _opened(self, exchange: Exchange, step: int) -> OpenCheckpoint | None:
         """Opens it; on every rank it is None if one rank finds it invalid."""
@@ -386,7 +456,13 @@ def _joined(problems: list[str]) -> str | None:
     return "; ".join(problems[:5]) + more
 
 
+def _first(problems: list[str | None]) -> str | None:
+    """The first problem, and whose it is."""
+    return next((f"rank {rank}: {problem}" for rank, problem in enumerate(problems)
+                 if problem is not None), None)
+
+
 def _raise_first(step: int, problems: list[str | None], what: str = "is not saved") -> None:
-    for rank, problem in enumerate(problems):
-        if problem is not None:
-            raise CheckpointError(f"checkpoint of step {step} {what}: rank {rank}: {problem}")
+    problem = _first(problems)
+    if problem is not None:
+        raise CheckpointError(f"checkpoint of step {step} {what}: {problem}")

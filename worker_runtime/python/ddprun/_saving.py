@@ -22,7 +22,8 @@ class Saving:
         self._problem: str | None = None
 
     def wait(self, timeout: float | None = None) -> None:
-        """Returns once the checkpoint survives a loss of power.
+        """Returns once the checkpoint survives a loss of power, or, if it goes to the nodes' memory
+        only, once it is kept there.
 
         timeout: in seconds; then it raises TimeoutError, and the save goes on. Raises
         CheckpointError if the checkpoint was not written.
@@ -41,6 +42,9 @@ class Saving:
 
     def _fail(self, problem: str) -> None:
         self._problem = problem
+        self._end_at_once()
+
+    def _end_at_once(self) -> None:
         self._is_copied.set()
         self._is_done.set()
 

@@ -77,6 +77,9 @@ class _Trial(Checkpoints):
     def _tell_resumed(self) -> None:
         pass
 
+    def _memory(self, exchange: Exchange) -> None:
+        """The node's memory is the training's own."""
+
 
 def _on_all(exchange: Exchange, act: Callable[[], Any]) -> Any:
     """act() on every rank. If it raises on one, raises CheckpointError on all; the text is empty

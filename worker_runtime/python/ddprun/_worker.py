@@ -70,6 +70,12 @@ class Worker:
         self.generation = read.number("DDPRUN_GENERATION", self.restart_count + 1, (1 << 64) - 1)
         self.start_reason = read.text("DDPRUN_START_REASON")
         self.job = read.text("TORCHELASTIC_RUN_ID")
+        #: As local_rank, but never made 0 by --virtual-local-rank.
+        self._slot = read.number("DDPRUN_SLOT", self.local_rank)
+        # The socket of this node's ddprun-memory, and the group rank of the node with copies.
+        self._memory_socket = environment.get("DDPRUN_MEMORY_CHECKPOINTS", "")
+        partner = environment.get("DDPRUN_MEMORY_PARTNER")
+        self._memory_partner = read.number("DDPRUN_MEMORY_PARTNER", 0) if partner else None
         self._page = self._open_page(read)
         self._page.tell_main(monotonic_ns())
         self._scalars_folder = (environment.get("DDPRUN_TENSORBOARD_DIR") or
@@ -259,9 +265,8 @@ class Worker:
         path = read.text("DDPRUN_PAGE")
         if not self.is_under_ddprun or not path:
             return Page()
-        slot = read.number("DDPRUN_SLOT", self.local_rank)
         try:
-            return open_page(path, self.generation, slot, self.local_world_size)
+            return open_page(path, self.generation, self._slot, self.local_world_size)
         except (OSError, ValueError) as error:
             self._warn(f"{error}; a request to stop will come as a signal")
             return Page()

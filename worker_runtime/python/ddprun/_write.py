@@ -10,10 +10,10 @@ from ddprun._tensors import in_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ddprun._exchange import Exchange
-    from ddprun._library import Library
+    from ddprun._library import Library, Part
     from ddprun._shares import Shares
     from ddprun._tensors import Item
 
@@ -37,16 +37,27 @@ class Write:
         """The same of all ranks'."""
         return self._shares.size
 
+    def agree(self, exchange: Exchange, problem: str | None) -> None:
+        """Raises CheckpointError on every rank if one has a problem: it cannot write."""
+        self._raise_first(exchange.gather(problem))
+
+    def files(self, rank: int) -> Iterator[tuple[str, str, list[tuple[Any, Part]]]]:
+        """Name, prefix and tensors of each file that this rank, number `rank`, writes. Each tensor
+        is in memory as long as the first of its pair exists."""
+        for kind in (MODEL, TRAINING):
+            pairs = [in_memory(item) for item in self.items if kind_of(item.name) == kind]
+            if pairs:
+                yield self._shares.file_name(kind, rank), prefix_of(kind), pairs
+
     def write(self, exchange: Exchange, manifest: Manifest, is_isolated: Callable[[], bool],
-              on_warning: Callable[[str], None], problem: str | None = None) -> None:
+              on_warning: Callable[[str], None]) -> None:
         """Returns once the checkpoint is in place and on disk.
 
-        manifest: without files. problem: why this rank cannot write, so that no rank publishes.
-        Raises CheckpointError on every rank with the problem of the first rank that has one;
-        nothing of the checkpoint is left then.
+        manifest: without files. Raises CheckpointError on every rank with the problem of the first
+        rank that has one; nothing of the checkpoint is left then.
         """
-        partial = None
-        if exchange.rank == 0 and problem is None:
+        partial = problem = None
+        if exchange.rank == 0:
             try:
                 partial = self._library.begin(self.dir, self.step, self._shares.size)
             except Exception as error:  # whatever it is, the other ranks must know
@@ -72,12 +83,9 @@ class Write:
         """The files of all ranks."""
         problem, files = None, []
         try:
-            for kind in (MODEL, TRAINING):
-                pairs = [in_memory(item) for item in self.items if kind_of(item.name) == kind]
-                if pairs:
-                    files.append(self._library.write_tensors(
-                        partial, self._shares.file_name(kind, exchange.rank), prefix_of(kind),
-                        [part for _, part in pairs]))
+            for name, prefix, pairs in self.files(exchange.rank):
+                files.append(self._library.write_tensors(partial, name, prefix,
+                                                         [part for _, part in pairs]))
         except Exception as error:
             problem = f"{text_of(error)}; its tensors take {self.size()} bytes there"
         said: list[Any] = exchange.gather([problem, files])

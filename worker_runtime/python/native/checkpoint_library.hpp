@@ -2,8 +2,9 @@
 
 #include <cstdint>
 
-/// worker_runtime/checkpoint for Python: C functions on plain structs, which ctypes calls, so that
-/// one library serves every Python. It has no state of its own but the checkpoints that are open.
+/// worker_runtime/checkpoint for Python, and, in memory_library.hpp, worker_runtime/memory: C
+/// functions on plain structs, which ctypes calls, so that one library serves every Python. It has
+/// no state of its own but the checkpoints that are open.
 ///
 /// Functions that can fail return 0, or 1 and more: the ErrorCode plus 1; `error` then has the
 /// text. They block, may be called from any thread and throw nothing. Texts are UTF-8 that ends
@@ -13,7 +14,7 @@
 extern "C" {
 
 /// Grows when a function or struct changes.
-constexpr std::int32_t kDdprunCheckpointAbi = 2;
+constexpr std::int32_t kDdprunCheckpointAbi = 3;
 
 struct DdprunError {
     char text[4096];  ///< cut if longer
@@ -96,7 +97,10 @@ std::int32_t ddprun_checkpoint_abi();
 /// Raises the word and wakes all processes that wait for it, a futex.
 void ddprun_checkpoint_ring(std::uint32_t* bell);
 
-std::int32_t ddprun_checkpoint_check_folder(const char* dir, DdprunError* error);
+/// Fills in partial->step and partial->name.
+std::int32_t ddprun_checkpoint_begin_probe(DdprunPartial* partial, DdprunError* error);
+std::int32_t ddprun_checkpoint_probe(const DdprunPartial* partial, const char* name,
+                                     DdprunError* error);
 
 /// Fills in partial->name.
 std::int32_t ddprun_checkpoint_begin(DdprunPartial* partial, std::uint64_t bytes,

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "base/tagged.hpp"
+#include "worker_runtime/checkpoint/loaded_checkpoint.hpp"
+#include "worker_runtime/checkpoint/manifest.hpp"
+#include "worker_runtime/checkpoint/tensor_view.hpp"
+#include "worker_runtime/memory/checkpoint_memory.hpp"
+#include "worker_runtime/memory/copies.hpp"
+
+/// One rank's part of a checkpoint in memory. The ranks agree between these calls. Blocking; one
+/// thread at a time.
+namespace ddprun::worker {
+
+/// A file to be. The tensors must not change while it is written.
+struct TensorFile {
+    std::string name;
+    std::string prefix;  ///< names in the file lack it
+    std::vector<TensorView> tensors;
+};
+
+/// The files that a rank has written.
+struct RankFiles {
+    std::vector<ManifestFile> files;
+    std::string note;  ///< why the partner has no copy; empty: it has, or there is none
+};
+
+/// Writes this rank's files.
+[[nodiscard]] Result<RankFiles> write_files(CheckpointMemory& memory, std::int64_t step,
+                                            const std::vector<TensorFile>& files);
+
+/// The first rank of a node writes the manifest of a step that this generation has written, and
+/// seals it. Other ranks do nothing. Refused if the node is isolated.
+[[nodiscard]] Result<void> seal_written(CheckpointMemory& memory, const PlaceOnNode& place,
+                                        Generation generation, std::int64_t step,
+                                        const std::string& manifest, bool is_isolated);
+
+/// A node's files, as its first rank sends them to the others; no files for its other ranks. A
+/// program that does not answer has no files.
+[[nodiscard]] std::string copies_text(CheckpointMemory& memory, const PlaceOnNode& place);
+
+/// The text of the candidate's manifest, on the first rank of the node that has it; empty on
+/// other ranks.
+[[nodiscard]] Result<std::string> read_manifest(CheckpointMemory& memory, const PlaceOnNode& place,
+                                                const MemoryCandidate& candidate);
+
+/// Copies this rank's share of the files that its node lacks. Returns the candidate's manifest, of
+/// which `text` is the text.
+[[nodiscard]] Result<Manifest> fetch_missing(CheckpointMemory& memory, const PlaceOnNode& place,
+                                             const MemoryCandidate& candidate,
+                                             const std::string& text,
+                                             const std::vector<NodeCopies>& nodes);
+
+/// The first rank of a node copies the manifest, too: without it the step would be lost with the
+/// last node that has one. Returns a line for people if that has failed.
+[[nodiscard]] std::string keep_manifest(CheckpointMemory& memory, const PlaceOnNode& place,
+                                        const MemoryCandidate& candidate,
+                                        const std::vector<NodeCopies>& nodes);
+
+/// Maps all files, which this node has now; each of its ranks verifies a share. The node's first
+/// rank seals the step, because this generation's first save would forget it otherwise.
+[[nodiscard]] Result<LoadedCheckpoint> load_copies(CheckpointMemory& memory,
+                                                   const PlaceOnNode& place, Manifest manifest);
+
+}  // namespace ddprun::worker
