@@ -365,6 +365,11 @@ int no_memory(Worker& worker, const Arguments& arguments) {
     require(!refused, "it was begun");
     say("refused: " + refused.error().what);
     must(checkpoints.wait());
+    TrainingState summed;
+    summed.add_sum("table", worker.rank() == 0 ? huge : small);
+    const Result<void> not_copied = checkpoints.save(1, summed);
+    require(!not_copied, "a sum was copied");
+    say("not copied: " + not_copied.error().what);
     TrainingState other;
     other.add("table", small);
     must(checkpoints.save_async(2, other));

@@ -39,20 +39,19 @@ bool BackgroundSave::is_under_way() const {
     return ended_.valid() && ended_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
-Result<void> BackgroundSave::begin(const SaveTargets& targets, CheckpointShare share, int processes,
-                                   const PublishOptions& options, OnEnd on_end) {
-    const Result<void> room = caught<void>([&] { return staging_.reserve(share, processes); });
-    const Result<void> agreed = agree_on(group_, room);
-    if (!agreed) {
-        return not_written(targets.dir, share.info.step, agreed.error());
-    }
+Result<void> BackgroundSave::reserve(const CheckpointShare& share, int processes) {
+    return caught<void>([&] { return staging_.reserve(share, processes); });
+}
+
+bool BackgroundSave::is_connected() {
     // A connection that has failed, or a rank that was late, has broken the twin alone.
-    const Result<std::optional<int>> broken =
-        first_rank_against(group_, !twin_ || twin_->check("connecting once more").has_value());
-    if (!broken) {
-        return broken.error();
-    }
-    if (broken->has_value()) {
+    return twin_ && twin_->check("connecting once more").has_value();
+}
+
+Result<void> BackgroundSave::begin(const SaveTargets& targets, CheckpointShare share,
+                                   bool are_connected, const PublishOptions& options,
+                                   OnEnd on_end) {
+    if (!are_connected) {
         twin_.reset();
     }
     if (!twin_) {
@@ -99,7 +98,10 @@ Result<void> BackgroundSave::run(Work& work, bool is_on_own_thread) {
     const std::int64_t step = work.share.info.step;
     done = caught<void>([&]() -> Result<void> {
         // A rank without a copy must not leave the others waiting.
-        const Result<void> agreed = agree_on(*twin_, done);
+        Result<void> agreed = agree_on(*twin_, done);
+        if (agreed) {
+            agreed = combine(*twin_, work.share);
+        }
         return agreed ? write(work)
                       : Result<void>(not_written(work.targets.dir, step, agreed.error()));
     });

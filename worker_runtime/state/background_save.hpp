@@ -38,11 +38,19 @@ public:
 
     [[nodiscard]] bool is_under_way() const;
 
-    /// After wait(): copies all that the next forward pass may change, and begins
-    /// the rest. Every rank calls it. Fails on all, with nothing begun, if one lacks the memory.
+    /// After wait(): takes memory for the copies of `share`, as one of `processes` here. Fails if
+    /// that is too little.
+    [[nodiscard]] Result<void> reserve(const CheckpointShare& share, int processes);
+
+    /// False: this rank has no connections for saves, or a save has broken them.
+    [[nodiscard]] bool is_connected();
+
+    /// After reserve() on all ranks: copies all that the next forward pass may change, and begins
+    /// the rest. Every rank calls it. `are_connected`: all ranks are; else they connect now.
     /// `on_end` is called once the save has ended, on its thread.
     [[nodiscard]] Result<void> begin(const SaveTargets& targets, CheckpointShare share,
-                                     int processes, const PublishOptions& options, OnEnd on_end);
+                                     bool are_connected, const PublishOptions& options,
+                                     OnEnd on_end);
 
     void wait_for_copy() const;
     /// Waits for the save that was begun last, and returns its result: success if there was none.

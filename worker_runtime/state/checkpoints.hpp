@@ -102,8 +102,12 @@ public:
     Result<void> wait();
 
 private:
-    [[nodiscard]] Result<worker::CheckpointShare> share_of(std::int64_t step,
-                                                           const TrainingState& state);
+    /// A save that all ranks can make.
+    struct Agreed;
+    /// Collects `state` and shares it out, with one small exchange between the ranks. `beside`:
+    /// takes memory for the copies. `is_busy`: this rank cannot save now, and the save is refused.
+    [[nodiscard]] Result<Agreed> agree_on_save(std::int64_t step, const TrainingState& state,
+                                               worker::BackgroundSave* beside, bool is_busy);
     /// These report a save to the agent, on the rank that leads it: the training asks for it, it
     /// begins, it has ended.
     void tell_asked() const;
@@ -140,6 +144,7 @@ private:
     ProcessGroup group_;
     CheckpointsOptions options_;
     std::optional<Duration> last_save_;  ///< how long it took
+    bool are_alike_ = true;              ///< the ranks' tensors, as far as is known
     bool has_looked_for_memory_ = false;
     std::unique_ptr<worker::MemoryTier> memory_;          ///< outlives the saves into it
     std::unique_ptr<worker::BackgroundSave> background_;  ///< from the first save_async() on

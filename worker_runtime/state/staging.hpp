@@ -33,10 +33,11 @@ public:
 private:
     struct GpuMoment;
 
-    [[nodiscard]] static std::string key_of(const CheckpointShare::File& file,
-                                            const std::string& name);
+    /// Calls visit(key in `copies_`, StateTensor) for all that this rank copies.
+    template <typename Share, typename Visit>
+    static void for_each_tensor(Share& share, const Visit& visit);
 
-    std::map<std::string, torch::Tensor> copies_;  ///< by file kind and name
+    std::map<std::string, torch::Tensor> copies_;
     std::shared_ptr<GpuMoment> moment_;
 };
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 // Compiled in: what links us need not have the library.
 #define XXH_INLINE_ALL
@@ -225,7 +224,7 @@ std::set<std::string> TrainingState::parameters_without(
     return names;
 }
 
-Result<worker::CollectedState> TrainingState::collect(ProcessGroup& group) const {
+Result<worker::CollectedState> TrainingState::collect(const ProcessGroup& group) const {
     worker::CollectedState state{.models = model_tensors()};
     if (models_.size() == 1) {
         state.models_prefix = models_.begin()->first + ".";
@@ -248,11 +247,14 @@ Result<worker::CollectedState> TrainingState::collect(ProcessGroup& group) const
     for (const auto& [name, tensor] : optimizer_tensors) {
         state.others[name] = {.tensor = tensor, .changes_in_steps_only = true};
     }
-    if (const Result<void> gathered = collect_from_all(group, state.others); !gathered) {
-        return gathered.error();
+    for (const auto& [name, tensor] : sums_) {
+        state.sums[name] = {.tensor = tensor->detach()};
+    }
+    state.rows[kCpuRandom] = {.tensor = random_state(torch::kCPU)};
+    if (group.device().is_cuda()) {
+        state.rows[kGpuRandom] = {.tensor = random_state(group.device())};
     }
     for (const auto& [name, part] : parts_) {
-        // After all collectives: a rank whose part fails leaves no rank waiting.
         if (const Result<void> saved = save_part(name, part.save, state); !saved) {
             return saved.error();
         }
@@ -265,39 +267,6 @@ Result<worker::CollectedState> TrainingState::collect(ProcessGroup& group) const
         state.values.clear();
     }
     return state;
-}
-
-/// Sums and random states.
-Result<void> TrainingState::collect_from_all(ProcessGroup& group,
-                                             worker::StateTensors& tensors) const {
-    for (const auto& [name, tensor] : sums_) {
-        torch::Tensor sum;
-        // No memory for the copy is told as in a collective: the others wait in all_reduce.
-        Result<void> reduced = group.collective(
-            "copying " + name, [&sum, &copied = tensor]() -> c10::intrusive_ptr<c10d::Work> {
-                sum = copied->detach().clone();
-                return nullptr;
-            });
-        if (reduced) {
-            reduced = group.all_reduce(sum);
-        }
-        if (!reduced) {
-            return reduced.error();
-        }
-        tensors[name] = {.tensor = sum};
-    }
-    std::vector<std::pair<const char*, torch::Device>> generators{{kCpuRandom, torch::kCPU}};
-    if (group.device().is_cuda()) {
-        generators.emplace_back(kGpuRandom, group.device());
-    }
-    for (const auto& [name, device] : generators) {
-        Result<torch::Tensor> states = group.all_gather(random_state(device));
-        if (!states) {
-            return states.error();
-        }
-        tensors[name] = {.tensor = std::move(*states)};
-    }
-    return {};
 }
 
 /// The changes to make once everything has been compared; the first thing that does not fit.

@@ -69,9 +69,9 @@ public:
     void add(const std::string& name, std::function<Snapshot()> save,
              std::function<void(const Snapshot&)> load);
 
-    /// All of it as it is now; sums and random states are gathered from all ranks. Every rank calls
-    /// it.
-    [[nodiscard]] Result<worker::CollectedState> collect(ProcessGroup& group) const;
+    /// All of it as it is now on this rank. Every rank calls it, for sections whose `save` uses
+    /// collectives; there are no others.
+    [[nodiscard]] Result<worker::CollectedState> collect(const ProcessGroup& group) const;
 
     enum class Scope {
         Everything,
@@ -130,8 +130,6 @@ private:
     /// The names of parameters that `stored` lacks.
     [[nodiscard]] std::set<std::string> parameters_without(
         const worker::StoredTensorsByName& stored) const;
-    [[nodiscard]] Result<void> collect_from_all(ProcessGroup& group,
-                                                worker::StateTensors& tensors) const;
     void plan_tensors(Plan& plan, const ProcessGroup& group);
     void plan_values(Plan& plan);
     void plan_parts(Plan& plan);
