@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -42,6 +43,9 @@ public:
     /// that is too little.
     [[nodiscard]] Result<void> reserve(const CheckpointShare& share, int processes);
 
+    /// As reserve(); a thread then brings in the memory's pages, until the next reserve().
+    [[nodiscard]] Result<void> prepare(const CheckpointShare& share, int processes);
+
     /// False: this rank has no connections for saves, or a save has broken them.
     [[nodiscard]] bool is_connected();
 
@@ -68,6 +72,7 @@ private:
         std::promise<void> copied;
         std::promise<Result<void>> ended;
     };
+    void end_paging();
     Result<void> run(Work& work, bool is_on_own_thread);
     /// Once all ranks have their copies. The result is the disk's, if that is a target.
     [[nodiscard]] Result<void> write(Work& work);
@@ -76,6 +81,8 @@ private:
     std::function<void(const std::string&)> say_;
     std::optional<ProcessGroup> twin_;
     Staging staging_;
+    std::atomic<bool> is_paging_cut_short_ = false;
+    std::thread paging_;
     std::thread thread_;
     std::shared_future<void> copied_;
     std::shared_future<Result<void>> ended_;

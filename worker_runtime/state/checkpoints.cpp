@@ -11,7 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/os/machine_identity.hpp"
+#include "base/runtime_limits.hpp"
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
+#include "worker_runtime/checkpoint/old_checkpoints.hpp"
 #include "worker_runtime/checkpoint/publishing.hpp"
 #include "worker_runtime/comm/votes.hpp"
 #include "worker_runtime/state/background_save.hpp"
@@ -79,6 +81,7 @@ Checkpoints::Checkpoints(std::string dir, const Worker& worker, ProcessGroup gro
     if (!options_.say) {
         options_.say = say_on_stderr;
     }
+    old_ = std::make_unique<worker::OldCheckpoints>(options_.say);
 }
 
 Checkpoints::~Checkpoints() = default;
@@ -91,7 +94,31 @@ Result<std::optional<std::int64_t>> Checkpoints::resume(TrainingState& state,
     if (step && step->has_value()) {
         worker_.resumed();
     }
+    if (step && options_.prepares_save_async && !background_) {
+        prepare_save_async(state);
+    }
     return step;
+}
+
+void Checkpoints::prepare_save_async(const TrainingState& state) {
+    background_ = std::make_unique<worker::BackgroundSave>(group_, options_.say);
+    const Result<void> prepared = worker::caught<void>([&]() -> Result<void> {
+        const Result<worker::CollectedState> expected = state.expected(group_);
+        if (!expected) {
+            return expected.error();
+        }
+        const worker::CheckpointShare share = worker::share_of(
+            *expected, {.world_size = group_.world_size()}, group_.rank(), writers());
+        return background_->prepare(share, worker_.local_world_size());
+    });
+    if (!prepared) {
+        options_.say(fmt::format("rank {}: no memory is made ready for save_async(): {}",
+                                 group_.rank(), prepared.error().what));
+    }
+}
+
+int Checkpoints::writers() const {
+    return are_alike_ && !group_.background_saves().have_ranks_joined ? group_.world_size() : 1;
 }
 
 Result<std::int64_t> Checkpoints::load_weights(TrainingState& state) {
@@ -112,6 +139,9 @@ Result<std::int64_t> Checkpoints::load_weights(TrainingState& state) {
 Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
                                                       const TrainingState::Comparison& how) {
     (void)wait();  // A save under way reads the state, and has a folder that looks like a leftover.
+    old_->wait();  // Folders that it still removes look like leftovers.
+    // Ranks wait in collectives for the one that reads longest.
+    const ProcessGroup::LongerWait longer(group_, worker::RuntimeLimits{}.save_wait);
     if (how.scope == TrainingState::Scope::Everything) {
         // One rank of each node, if these are all ranks.
         const bool is_probing = worker_.local_rank() == 0 || !has_all_workers();
@@ -307,6 +337,7 @@ worker::PublishOptions Checkpoints::publish_options() const {
     publish.keep_every = options_.keep_every;
     publish.is_isolated = [this] { return worker_.is_isolated(); };
     publish.on_warning = options_.say;
+    publish.old = old_.get();
     return publish;
 }
 
@@ -346,14 +377,14 @@ Result<Checkpoints::Agreed> Checkpoints::agree_on_save(std::int64_t step,
     const std::string outline = collected ? worker::outline_of(*collected) : std::string();
     for (;;) {
         // Which tensors this rank writes, and so its memory, depends on the ranks being alike.
-        const bool is_shared_out = are_alike_ && !group_.background_saves().have_ranks_joined;
+        const int among = writers();
         Agreed agreed;
         if (own) {
             agreed.share = worker::share_of(*collected,
                                             {.step = step,
                                              .generation = worker_.environment().generation,
                                              .world_size = group_.world_size()},
-                                            group_.rank(), is_shared_out ? group_.world_size() : 1);
+                                            group_.rank(), among);
             if (beside != nullptr && !is_busy) {
                 own = beside->reserve(agreed.share, worker_.local_world_size());
             }
@@ -372,7 +403,7 @@ Result<Checkpoints::Agreed> Checkpoints::agree_on_save(std::int64_t step,
         agreed.are_connected = !worker::first_zero_of(all->select(1, 1));
         const torch::Tensor outlines = all->narrow(1, 2, 2);
         are_alike_ = (outlines == outlines[0]).all().item<bool>();
-        if (agreed.busy || are_alike_ || !is_shared_out) {
+        if (agreed.busy || are_alike_ || among == 1) {
             return agreed;
         }
     }

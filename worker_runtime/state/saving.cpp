@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "base/runtime_limits.hpp"
+#include "worker_runtime/checkpoint/old_checkpoints.hpp"
 #include "worker_runtime/comm/votes.hpp"
 #include "worker_runtime/state/dtype_names.hpp"
 #include "worker_runtime/state/written_files.hpp"
@@ -219,6 +220,9 @@ Result<void> write_together(ProcessGroup& group, const std::string& dir,
     const ProcessGroup::LongerWait longer(group, RuntimeLimits{}.save_wait);
     Result<std::string> begun = std::string();
     if (is_leader) {
+        if (options.old != nullptr) {
+            options.old->wait();  // Their space is counted as free.
+        }
         const Result<PartialCheckpoint> partial = begin_checkpoint(dir, step, share.all_bytes);
         begun = partial ? Result<std::string>(partial->name) : of_rank_0(partial.error());
     }

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -100,6 +101,25 @@ Result<void> Staging::reserve(const CheckpointShare& share, int processes) {
         copies_[key] = kept.is_same(state.tensor) ? room_for(state.tensor) : kept;
     });
     return {};
+}
+
+void Staging::bring_in_pages(const std::atomic<bool>& is_cut_short) const {
+    constexpr std::uintptr_t kPage = 4096;
+    constexpr std::uintptr_t kAtOnce = 16UL << 20;
+    for (const auto& [key, copy] : copies_) {
+        if (copy.is_pinned()) {
+            continue;  // Its pages came with it.
+        }
+        const auto begin = reinterpret_cast<std::uintptr_t>(copy.data_ptr());
+        const std::uintptr_t end = (begin + copy.nbytes()) / kPage * kPage;
+        for (std::uintptr_t at = (begin + kPage - 1) / kPage * kPage; at < end; at += kAtOnce) {
+            // Linux before 5.14 lacks it; the pages then come with the first copy.
+            if (is_cut_short || ::madvise(reinterpret_cast<void*>(at), std::min(kAtOnce, end - at),
+                                          MADV_POPULATE_WRITE) != 0) {
+                return;
+            }
+        }
+    }
 }
 
 void Staging::copy_now(CheckpointShare& share) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -20,6 +21,10 @@ public:
     /// take an equal fraction of the free memory. Fails, and allocates nothing, if that is too
     /// little.
     [[nodiscard]] Result<void> reserve(const CheckpointShare& share, int processes);
+
+    /// Brings in the pages of the memory that reserve() took, until `is_cut_short`; any thread. The
+    /// first copy then takes no page faults.
+    void bring_in_pages(const std::atomic<bool>& is_cut_short) const;
 
     /// Copies all that the next forward pass may change, and puts the copies into `share`. Records
     /// an event on the GPU's stream: copy_rest() copies after the work that was queued before this

@@ -25,6 +25,7 @@ namespace {
 
 constexpr const char* kCpuRandom = "random.cpu";
 constexpr const char* kGpuRandom = "random.cuda";
+constexpr const char* kSectionVersion = "section_version";  // among a section's values
 
 torch::Tensor random_state(torch::Device device) {
     at::Generator generator = at::globalContext().defaultGenerator(device);
@@ -51,12 +52,19 @@ std::string shape_text(torch::ScalarType type, torch::IntArrayRef shape) {
     return fmt::format("{} {}", c10::str(type), c10::str(shape));
 }
 
-/// Adds what `save` gives to `state`, with `name` before the names.
+/// Adds what `save` gives to `state`, with `name` before the names, and the version unless it is 0.
 Result<void> save_part(const std::string& name,
-                       const std::function<TrainingState::Snapshot()>& save,
+                       const std::function<TrainingState::Snapshot()>& save, std::int64_t version,
                        worker::CollectedState& state) {
     try {
-        const TrainingState::Snapshot part = save();
+        TrainingState::Snapshot part = save();
+        if (version > 0 &&
+            !part.values.emplace(kSectionVersion, fmt::format("{}", version)).second) {
+            return Error{ErrorCode::InvalidArgument,
+                         fmt::format("{} could not be saved: its value {} has the name that the "
+                                     "section's version is stored under; name it otherwise",
+                                     name, kSectionVersion)};
+        }
         for (const auto& [key, tensor] : part.tensors) {
             state.of_rank_0[name + "." + key] = {.tensor = tensor};
         }
@@ -68,6 +76,24 @@ Result<void> save_part(const std::string& name,
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("{} could not be saved: {}", name, worker::first_line(failure))};
     }
+}
+
+/// Takes the version out of a section's values: 0 if it was saved without one, `own` if the
+/// checkpoint lacks the section.
+Result<std::int64_t> take_version(const std::string& name, std::int64_t own,
+                                  TrainingState::Snapshot& stored) {
+    const auto found = stored.values.find(kSectionVersion);
+    if (found == stored.values.end()) {
+        return stored.values.empty() && stored.tensors.empty() ? own : 0;
+    }
+    const std::optional<std::int64_t> version = whole_number<std::int64_t>(found->second);
+    if (!version) {
+        return Error{
+            ErrorCode::BadMessage,
+            fmt::format("the version of section {} is {}, no whole number", name, found->second)};
+    }
+    stored.values.erase(found);
+    return *version;
 }
 
 /// Calls use(name there, value) for the entries of `all` that save_part() has named so.
@@ -112,7 +138,16 @@ void TrainingState::add(const std::string& name, std::function<Snapshot()> save,
     check_name(name);
     const auto next = values_.lower_bound(name + ".");
     DDP_CHECK(next == values_.end() || !next->first.starts_with(name + "."), name, next->first);
-    parts_.emplace(name, Part{std::move(save), std::move(load)});
+    parts_.emplace(name, Part{std::move(save), std::move(load), /*version=*/0, nullptr});
+}
+
+void TrainingState::add(const std::string& name, std::int64_t version,
+                        std::function<Snapshot()> save, std::function<void(const Snapshot&)> load,
+                        Upgrade upgrade) {
+    DDP_CHECK(version > 0, name, version);
+    add(name, std::move(save), std::move(load));
+    parts_.at(name).version = version;
+    parts_.at(name).upgrade = std::move(upgrade);
 }
 
 void TrainingState::add_value(const std::string& name, Value value) {
@@ -224,7 +259,8 @@ std::set<std::string> TrainingState::parameters_without(
     return names;
 }
 
-Result<worker::CollectedState> TrainingState::collect(const ProcessGroup& group) const {
+Result<worker::CollectedState> TrainingState::collect_tensors(const ProcessGroup& group,
+                                                              bool is_expected) const {
     worker::CollectedState state{.models = model_tensors()};
     if (models_.size() == 1) {
         state.models_prefix = models_.begin()->first + ".";
@@ -243,6 +279,9 @@ Result<worker::CollectedState> TrainingState::collect(const ProcessGroup& group)
             !collected) {
             return collected.error();
         }
+        if (is_expected) {
+            worker::expect_optimizer({name, *optimizer}, names, optimizer_tensors);
+        }
     }
     for (const auto& [name, tensor] : optimizer_tensors) {
         state.others[name] = {.tensor = tensor, .changes_in_steps_only = true};
@@ -254,17 +293,29 @@ Result<worker::CollectedState> TrainingState::collect(const ProcessGroup& group)
     if (group.device().is_cuda()) {
         state.rows[kGpuRandom] = {.tensor = random_state(group.device())};
     }
+    return state;
+}
+
+Result<worker::CollectedState> TrainingState::expected(const ProcessGroup& group) const {
+    return collect_tensors(group, /*is_expected=*/true);
+}
+
+Result<worker::CollectedState> TrainingState::collect(const ProcessGroup& group) const {
+    Result<worker::CollectedState> state = collect_tensors(group, /*is_expected=*/false);
+    if (!state) {
+        return state;
+    }
     for (const auto& [name, part] : parts_) {
-        if (const Result<void> saved = save_part(name, part.save, state); !saved) {
+        if (const Result<void> saved = save_part(name, part.save, part.version, *state); !saved) {
             return saved.error();
         }
     }
     for (const auto& [name, value] : values_) {
-        state.values[name] = value.write();
+        state->values[name] = value.write();
     }
     if (group.rank() != 0) {
-        state.of_rank_0.clear();
-        state.values.clear();
+        state->of_rank_0.clear();
+        state->values.clear();
     }
     return state;
 }
@@ -444,13 +495,24 @@ void TrainingState::plan_parts(Plan& plan) {
         for_each_of_part(
             name, plan.values(), plan.used_values,
             [&](const std::string& key, const std::string* value) { stored.values[key] = *value; });
-        plan.commits.emplace_back([&part_name = name, &load = part.load, stored] {
-            try {
-                load(stored);
-            } catch (const std::exception& failure) {
-                throw std::runtime_error(part_name + ": " + worker::first_line(failure));
-            }
-        });
+        const Result<std::int64_t> version = take_version(name, part.version, stored);
+        const bool is_other = version && *version != part.version;
+        if (!version || (is_other && !part.upgrade)) {
+            return plan.check(
+                version ? Error{ErrorCode::BadMessage,
+                                fmt::format("section {} is of version {}, this program's is {}; "
+                                            "add it with an upgrade from that version",
+                                            name, *version, part.version)}
+                        : version.error());
+        }
+        plan.commits.emplace_back(
+            [&part_name = name, &part = part, stored, is_other, from = *version] {
+                try {
+                    part.load(is_other ? part.upgrade(from, stored) : stored);
+                } catch (const std::exception& failure) {
+                    throw std::runtime_error(part_name + ": " + worker::first_line(failure));
+                }
+            });
     }
 }
 
