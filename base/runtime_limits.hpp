@@ -18,8 +18,8 @@ struct RuntimeLimits {
     Milliseconds abort_wait{10'000};
     /// for the other ranks to report through the store that they wait for the same collective
     Milliseconds late_answer{1000};
-    /// for the slowest rank to write its part of a checkpoint, if the group's own time-out is
-    /// shorter: 700 GB at 100 MB/s
+    /// for the slowest rank to write its part of a checkpoint, or to read one, if the group's own
+    /// time-out is shorter: 700 GB at 100 MB/s
     Milliseconds save_wait{7'200'000};
     /// NCCL's own time-out comes so much after a group's: it ends the process, the group's does not
     Milliseconds nccl_timeout_slack{600'000};

@@ -32,7 +32,8 @@ THREAD_FILES = ("rendezvous/store/net/store_server", "rendezvous/journal/sqlite_
                 "rendezvous/server/log_writer", "agent/output/worker_output",
                 "agent/daemon/life_watch", "worker_runtime/comm/call_within",
                 "worker_runtime/comm/peer_watch", "worker_runtime/comm/work_deadlines",
-                "worker_runtime/state/background_save", "tests/", "base/os/file_look.")
+                "worker_runtime/state/background_save",
+                "worker_runtime/checkpoint/old_checkpoints", "tests/", "base/os/file_look.")
 
 # (rule, pattern on code without comments and strings, what to do, where it applies)
 BANNED = [

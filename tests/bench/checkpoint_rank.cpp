@@ -192,7 +192,8 @@ int serve(Worker& worker, std::int64_t bytes, const std::string& folder) {
     Training training(bytes);
     const Pages pages(static_cast<std::size_t>(bytes / worker.world_size()));
     // Nothing is removed in the time that is measured, as with PyTorch's.
-    Checkpoints checkpoints(folder, worker, group, {.keep = 1000});
+    Checkpoints checkpoints(folder, worker, group, {.keep = 1000, .prepares_save_async = true});
+    (void)checked(checkpoints.resume(training.state));
     Checkpoints removing(folder + "-removing", worker, group, {.keep = 1});
     const std::string scratch = folder + ".direct-" + std::to_string(worker.rank());
     const std::map<std::string, std::function<Times(int)>> commands = {

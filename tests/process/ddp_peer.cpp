@@ -1072,13 +1072,6 @@ int device_failure(Worker& worker, const Arguments& arguments) {
             return fate_of(
                 group.all_to_all(torch::ones({2, 1}), {1, 1}, {1, std::int64_t{1} << 46}));
         }
-        if (how == "state memory") {
-            Tensor losses = torch::ones({1}).expand({std::int64_t{1} << 46});
-            ddprun::TrainingState state;
-            state.add_sum("losses", losses);
-            const auto taken = state.collect(group);
-            return taken ? Result<void>() : Result<void>(taken.error());
-        }
         return group.collective("all_reduce", [&]() -> c10::intrusive_ptr<c10d::Work> {
             if (how == "kernel") {
                 throw c10::AcceleratorError(here, 710, "CUDA error: device-side assert triggered");

@@ -174,7 +174,7 @@ TEST_CASE("the ranks that keep the others waiting are named") {
 
 TEST_CASE("a rank whose device or memory fails cuts the group, and the others do not wait for it") {
     const std::string how =
-        GENERATE("kernel", "GPU memory", "memory", "tensor memory", "state memory",
+        GENERATE("kernel", "GPU memory", "memory", "tensor memory",
                  "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED",
                  "CUDA driver error: an illegal memory access was encountered",
                  "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",

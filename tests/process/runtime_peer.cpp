@@ -522,7 +522,7 @@ int take_state(Worker& worker, const Arguments& /*arguments*/) {
     const ddprun::worker::CollectedState state = must(trained.state.collect(group));
     require(state.models.contains("model.0.weight"), "the network is missing");
     require(state.models_prefix == "model.", "the network's prefix is " + state.models_prefix);
-    require(state.others.contains("random.cpu"), "the random states are missing");
+    require(state.rows.contains("random.cpu"), "the random state is missing");
     require(state.others.contains("optimizer.lr.0"), "the optimizer is missing");
     require(state.values.contains("sampler") == (worker.rank() == 0), "the sampler");
     say("taken");

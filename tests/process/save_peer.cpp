@@ -15,6 +15,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -242,6 +243,75 @@ int part_fails(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// versions DIR: a section of another version is upgraded, or refused by name.
+int versions(Worker& worker, const Arguments& arguments) {
+    using Snapshot = TrainingState::Snapshot;
+    const ProcessGroup group = must(worker.process_group());
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    Snapshot loaded;
+    std::int64_t upgraded_from = -1;
+    const auto save = [] { return Snapshot{.tensors = {}, .values = {{"kind", "cosine"}}}; };
+    const auto load = [&](const Snapshot& stored) { loaded = stored; };
+    const auto upgrade = [&](std::int64_t from, Snapshot stored) {
+        upgraded_from = from;
+        stored.values["warmup"] = "0";
+        return stored;
+    };
+    const auto state_of = [&](std::int64_t version, const TrainingState::Upgrade& how) {
+        TrainingState state;
+        if (version == 0) {
+            state.add("schedule", save, load);
+        } else {
+            state.add("schedule", version, save, load, how);
+        }
+        return state;
+    };
+    TrainingState none = state_of(0, nullptr);
+    TrainingState first = state_of(1, nullptr);
+    TrainingState second = state_of(2, nullptr);
+    TrainingState upgrading = state_of(2, upgrade);
+    must(checkpoints.save(1, first));
+    require(must(checkpoints.resume(first)) == 1, "the same version is not resumed");
+    require(loaded.values == save().values, "other values are loaded");
+    for (TrainingState* const other : {&none, &second}) {
+        loaded = {};
+        const auto refused = checkpoints.resume(*other);
+        require(!refused && loaded.values.empty(), "another version was taken");
+        say("refused: " + refused.error().what);
+    }
+    require(must(checkpoints.resume(upgrading)) == 1, "it is not upgraded");
+    require(upgraded_from == 1 && loaded.values.contains("warmup") && loaded.values.size() == 2,
+            "it is not upgraded from version 1");
+    must(checkpoints.save(2, none));
+    require(must(checkpoints.resume(upgrading)) == 2 && upgraded_from == 0,
+            "a section without a version is not upgraded");
+    say("upgraded");
+    return worker.finish();
+}
+
+/// one_vote DIR: a save beside the training has one collective before it returns.
+int one_vote(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    LargeTraining training(group);
+    torch::Tensor losses = torch::ones({3});
+    training.state.add_sum("losses", losses);
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    training.train_step(worker.rank());
+    must(checkpoints.save_async(1, training.state));
+    must(checkpoints.wait());
+    const auto gloo = group.c10d()->getBackend(c10::DeviceType::CPU);
+    const std::uint64_t before = gloo->getSequenceNumberForGroup();
+    must(checkpoints.save_async(2, training.state));
+    const std::uint64_t votes = gloo->getSequenceNumberForGroup() - before;
+    require(votes == 1, fmt::format("{} collectives", votes));
+    must(checkpoints.wait());
+    losses.zero_();
+    require(must(checkpoints.resume(training.state)) == 2, "nothing is resumed");
+    require(losses.sum().item<int>() == (worker.rank() == 0 ? 6 : 0), "the sum is another");
+    say("voted");
+    return worker.finish();
+}
+
 /// shards DIR save|load: each rank has some rows of a table of 7 rows and 5 columns, and some
 /// columns of another one.
 int shards(Worker& worker, const Arguments& arguments) {
@@ -360,11 +430,20 @@ int no_memory(Worker& worker, const Arguments& arguments) {
     torch::Tensor small = torch::ones({1});
     TrainingState state;
     state.add("table", worker.rank() == 0 ? huge : small);
-    Checkpoints checkpoints(arguments.at(0), worker, group);
+    CheckpointsOptions options;
+    options.prepares_save_async = true;
+    options.say = [](const std::string& line) { say("line: " + line); };
+    Checkpoints checkpoints(arguments.at(0), worker, group, options);
+    require(!must(checkpoints.resume(state)).has_value(), "there is a checkpoint");
     const Result<void> refused = checkpoints.save_async(1, state);
     require(!refused, "it was begun");
     say("refused: " + refused.error().what);
     must(checkpoints.wait());
+    TrainingState summed;
+    summed.add_sum("table", worker.rank() == 0 ? huge : small);
+    const Result<void> not_copied = checkpoints.save(1, summed);
+    require(!not_copied, "a sum was copied");
+    say("not copied: " + not_copied.error().what);
     TrainingState other;
     other.add("table", small);
     must(checkpoints.save_async(2, other));
@@ -509,6 +588,60 @@ int slow_writer(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// slow_reader DIR: rank 1 takes longer to load than a collective may take.
+int slow_reader(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    constexpr std::chrono::milliseconds kTimeout(300);
+    TrainingState state;
+    state.add(
+        "table",
+        [] {
+            return TrainingState::Snapshot{.tensors = {}, .values = {{"rows", "3"}}};
+        },
+        [&](const TrainingState::Snapshot& /*stored*/) {
+            // The only wait: no event says that a time-out that must not come has not come.
+            (void)::poll(nullptr, 0, worker.rank() == 1 ? 4 * kTimeout.count() : 0);
+        });
+    Checkpoints checkpoints(arguments.at(0), worker, group);
+    must(checkpoints.save(1, state));
+    group.c10d()->getBackend(c10::DeviceType::CPU)->setTimeout(kTimeout);
+    require(must(checkpoints.resume(state)) == 1, "nothing is resumed");
+    say("resumed");
+    return worker.finish();
+}
+
+/// prepared DIR: the memory for the copies has its pages before the first save beside the training,
+/// the optimizer's state included, which does not exist yet.
+int prepared(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    LargeTraining training(group);
+    constexpr std::int64_t kState = 96 << 20;
+    const std::int64_t share = kState / worker.world_size();
+    CheckpointsOptions options;
+    options.prepares_save_async = true;
+    Checkpoints checkpoints(arguments.at(0), worker, group, options);
+    const std::int64_t before = status_bytes("VmRSS");
+    require(!must(checkpoints.resume(training.state)).has_value(), "there is a checkpoint");
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+    while (status_bytes("VmRSS") < before + share * 9 / 10) {
+        require(std::chrono::steady_clock::now() < end, "the pages do not come");
+        std::this_thread::yield();
+    }
+    training.train_step(worker.rank());
+    const std::string saved = training.hash(worker.rank());
+    const std::int64_t trained = status_bytes("VmRSS");
+    must(checkpoints.save_async(training.step, training.state));
+    checkpoints.before_step();
+    const std::int64_t grown = status_bytes("VmRSS") - trained;
+    require(grown < share / 4, fmt::format("the copies took {} bytes more", grown));
+    must(checkpoints.wait());
+    training.train_step(worker.rank());
+    must(checkpoints.resume(training.state));
+    require(training.hash(worker.rank()) == saved, "what was saved does not come back");
+    say("same");
+    return worker.finish();
+}
+
 /// memory DIR save|load: a resume takes no more anonymous memory than the rank's own state and a
 /// tenth.
 int memory(Worker& worker, const Arguments& arguments) {
@@ -544,15 +677,19 @@ int main(int argc, char** argv) {
         {"memory", memory},
         {"no_memory", no_memory},
         {"one_cannot_write", one_cannot_write},
+        {"one_vote", one_vote},
         {"other_folder", other_folder},
         {"other_parameters", other_parameters},
         {"other_states", other_states},
         {"part_fails", part_fails},
         {"partial", partial},
+        {"prepared", prepared},
         {"refuses", refuses},
         {"shards", shards},
+        {"slow_reader", slow_reader},
         {"slow_writer", slow_writer},
         {"spread", spread},
+        {"versions", versions},
         {"wrong_random", wrong_random},
     };
     torch::set_num_threads(1);

@@ -213,10 +213,18 @@ TEST_CASE("copies that do not fit into the memory are refused on all ranks, with
     Cluster cluster;
     SavePeers peers(cluster, 2, {"no_memory", cluster.dir() / "checkpoints"});
     peers.require_exits(0);
+    CHECK_THAT(peers.ranks[0]->wait_for_line("^line: .*made ready"),
+               Catch::Contains("rank 0: no memory is made ready for save_async(): copying the "
+                               "state needs "));
+    CHECK(peers.ranks[1]->count_lines("^line: ") == 0);
     for (const std::string& line : peers.lines("^refused: ")) {
+        CHECK_THAT(line, Catch::Contains("step 1 is not saved: rank 0: ") &&
+                             Catch::Contains(" bytes of memory, and "));
+    }
+    for (const std::string& line : peers.lines("^not copied: ")) {
         CHECK_THAT(line, Catch::Contains("checkpoint of step 1 was not written") &&
                              Catch::Contains("rank 0: ") &&
-                             Catch::Contains(" bytes of memory, and "));
+                             Catch::Contains("can't allocate memory"));
     }
 }
 
@@ -287,4 +295,33 @@ TEST_CASE("ranks wait for a slow writer longer than for a collective") {
     const std::string dir = cluster.dir() / "checkpoints";
     SavePeers(cluster, 2, {"slow_writer", dir}).require_exits(0);
     CHECK(names_in(dir) == Names{"step-000000000001"});
+}
+
+TEST_CASE("ranks wait for a slow reader longer than for a collective") {
+    Cluster cluster;
+    SavePeers(cluster, 2, {"slow_reader", cluster.dir() / "checkpoints"}).require_exits(0);
+}
+
+TEST_CASE("the memory of the first save beside the training is made ready by a resume") {
+    Cluster cluster;
+    const int world_size = GENERATE(1, 2);
+    SavePeers(cluster, world_size, {"prepared", cluster.dir() / "checkpoints"}).require_exits(0);
+}
+
+TEST_CASE("a section of another version is upgraded by the program, or refused by name") {
+    Cluster cluster;
+    SavePeers peers(cluster, 1, {"versions", cluster.dir() / "checkpoints"});
+    peers.require_exits(0);
+    (void)peers.ranks[0]->wait_for_line(
+        "^refused: .*section schedule is of version 1, this "
+        "program's is 0; add it with an upgrade from that version");
+    (void)peers.ranks[0]->wait_for_line(
+        "^refused: .*section schedule is of version 1, this "
+        "program's is 2");
+    (void)peers.lines("^upgraded$");
+}
+
+TEST_CASE("a save beside the training asks the other ranks once before it returns") {
+    Cluster cluster;
+    SavePeers(cluster, 2, {"one_vote", cluster.dir() / "checkpoints"}).require_exits(0);
 }

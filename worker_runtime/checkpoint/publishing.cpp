@@ -20,6 +20,8 @@
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
 #include "worker_runtime/checkpoint/file_io.hpp"
 #include "worker_runtime/checkpoint/folder.hpp"
+#include "worker_runtime/checkpoint/old_checkpoints.hpp"
+#include "worker_runtime/checkpoint/pins.hpp"
 #include "worker_runtime/checkpoint/safetensors.hpp"
 
 namespace ddprun::worker {
@@ -84,16 +86,24 @@ Result<void> complete(const PartialCheckpoint& partial, const Manifest& manifest
     return problem ? Result<void>(*problem) : Result<void>();
 }
 
-// Under another name first, so that no reader finds half of it.
-bool retire(const std::string& dir, std::int64_t step) {
+/// Gives an old checkpoint a name that readers ignore, so that none finds half of it; returns its
+/// path then, none if it stays: someone has pinned it meanwhile.
+Result<std::optional<std::string>> set_aside(const std::string& dir, std::int64_t step) {
+    const std::string place = path_of(dir, step_folder_name(step));
     const std::string aside = path_of(dir, aside_name(step, kPartialEnding));
-    return ::rename(path_of(dir, step_folder_name(step)).c_str(), aside.c_str()) == 0 &&
-           remove_all_of(aside);
+    if (::rename(place.c_str(), aside.c_str()) != 0) {
+        return system_error(errno, fmt::format("old checkpoint {} cannot be removed", place));
+    }
+    if (is_pinned(aside) && ::rename(aside.c_str(), place.c_str()) == 0) {
+        return std::optional<std::string>();
+    }
+    return std::optional(aside);
 }
 
 // Only what looks complete is counted, so that torn checkpoints do not push out the last good one.
 // Newer ones are left alone: training went on from before them, because they could not be read.
-void remove_old(const std::string& dir, std::int64_t written, const PublishOptions& options) {
+void set_old_aside(const std::string& dir, std::int64_t written, const PublishOptions& options,
+                   std::vector<std::string>& aside) {
     const Result<std::vector<std::int64_t>> steps = list_checkpoints(dir);
     if (!steps) {
         options.on_warning("old checkpoints are not removed: " + steps.error().what);
@@ -101,20 +111,36 @@ void remove_old(const std::string& dir, std::int64_t written, const PublishOptio
     }
     int kept = 0;
     for (const std::int64_t step : *steps) {
-        const std::string folder = path_of(dir, step_folder_name(step));
         const bool is_milestone = options.keep_every > 0 && step % options.keep_every == 0;
-        if (step > written || (is_milestone && step < written)) {
+        if (step > written ||
+            (step < written && (is_milestone || is_pinned(path_of(dir, step_folder_name(step)))))) {
             continue;
         }
         if (step == written || (kept < options.keep && look_into(dir, step).has_value())) {
             ++kept;
-        } else if (kept >= options.keep && !retire(dir, step)) {
-            options.on_warning(fmt::format("old checkpoint {} cannot be removed", folder));
+        } else if (kept >= options.keep) {
+            const Result<std::optional<std::string>> old = set_aside(dir, step);
+            if (!old) {
+                options.on_warning(old.error().what);
+            } else if (old->has_value()) {
+                aside.push_back(**old);
+            }
         }
     }
 }
 
-Result<void> put_durably_in_place(const PartialCheckpoint& partial, const PublishOptions& options) {
+/// The checkpoint that this one replaces may be pinned; then this one is.
+Result<void> keep_pin(const PartialCheckpoint& partial) {
+    if (!is_pinned(path_of(partial.dir, step_folder_name(partial.step)))) {
+        return {};
+    }
+    const Result<ManifestFile> pin = write_into(partial, std::string(kPinName), {});
+    return pin ? Result<void>() : Result<void>(pin.error());
+}
+
+/// The path of the replaced checkpoint; empty if there was none.
+Result<std::string> put_durably_in_place(const PartialCheckpoint& partial,
+                                         const PublishOptions& options) {
     if (options.keep < 1) {
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("{} checkpoints are to be kept; give 1 or more", options.keep)};
@@ -142,11 +168,7 @@ Result<void> put_durably_in_place(const PartialCheckpoint& partial, const Publis
         take_back(dir_fd->get(), partial.name, partial.step, *put);
         return *problem;
     }
-    if (!put->replaced.empty() && !remove_all_of(path_of(partial.dir, put->replaced))) {
-        options.on_warning(fmt::format("the replaced checkpoint {} cannot be removed",
-                                       path_of(partial.dir, put->replaced)));
-    }
-    return {};
+    return put->replaced.empty() ? std::string() : path_of(partial.dir, put->replaced);
 }
 
 }  // namespace
@@ -213,15 +235,26 @@ Result<ManifestFile> write_model_index(const PartialCheckpoint& partial,
 
 Result<std::string> publish(const PartialCheckpoint& partial, const Manifest& manifest,
                             const PublishOptions& options) {
-    Result<void> published = complete(partial, manifest);
-    if (published) {
-        published = put_durably_in_place(partial, options);
+    Result<void> completed = keep_pin(partial);
+    if (completed) {
+        completed = complete(partial, manifest);
     }
-    if (!published) {
+    const Result<std::string> replaced =
+        completed ? put_durably_in_place(partial, options) : completed.error();
+    if (!replaced) {
         abandon(partial);
-        return published.error();
+        return replaced.error();
     }
-    remove_old(partial.dir, partial.step, options);
+    std::vector<std::string> aside;
+    if (!replaced->empty()) {
+        aside.push_back(*replaced);
+    }
+    set_old_aside(partial.dir, partial.step, options, aside);
+    if (options.old != nullptr) {
+        options.old->remove(std::move(aside));
+    } else {
+        remove_folders(aside, options.on_warning);
+    }
     return path_of(partial.dir, step_folder_name(partial.step));
 }
 

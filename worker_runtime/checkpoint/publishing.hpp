@@ -15,9 +15,11 @@
 /// published no reader takes it. Blocking; for any one thread.
 namespace ddprun::worker {
 
+class OldCheckpoints;
+
 struct PublishOptions {
     /// Newest checkpoints that are kept, this one and older ones that look complete; at least 1.
-    /// Publishing then removes older checkpoints; those with a higher step stay.
+    /// Publishing then removes older checkpoints; those with a higher step, and pinned ones, stay.
     int keep = 3;
     /// Checkpoints whose step is a multiple of it stay as well; 0: none.
     std::int64_t keep_every = 0;
@@ -25,6 +27,8 @@ struct PublishOptions {
     std::function<bool()> is_isolated = [] { return false; };
     /// Called when the checkpoint is published but an older one could not be removed.
     std::function<void(const std::string&)> on_warning = [](const std::string& /*text*/) {};
+    /// Removes the older ones beside the next steps of the training; null: publish() removes them.
+    OldCheckpoints* old = nullptr;
 };
 
 /// The folder of a checkpoint under way.

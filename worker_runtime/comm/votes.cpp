@@ -1,13 +1,11 @@
 #include "worker_runtime/comm/votes.hpp"
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <torch/types.h>
 
 #include "worker_runtime/comm/texts.hpp"
 
@@ -39,31 +37,41 @@ Result<std::string> result_of(const std::string& text) {
 
 }  // namespace
 
+std::optional<int> first_zero_of(const torch::Tensor& rows) {
+    const torch::Tensor zeros = (rows.flatten() == 0).nonzero();
+    return zeros.numel() > 0 ? std::optional(zeros[0].item<int>()) : std::optional<int>();
+}
+
 Result<std::optional<int>> first_rank_against(ProcessGroup& group, bool is_right) {
     const Result<torch::Tensor> votes =
-        group.all_gather(torch::full({1}, is_right ? 1 : 0, torch::kInt32));
-    if (!votes) {
-        return votes.error();
-    }
-    const torch::Tensor against = (votes->flatten() == 0).nonzero();
-    return against.numel() > 0 ? std::optional(against[0].item<int>()) : std::optional<int>();
+        group.all_gather(torch::full({1}, is_right ? 1 : 0, torch::kInt64));
+    return votes ? Result<std::optional<int>>(first_zero_of(*votes)) : votes.error();
 }
 
 Result<void> agree_on(ProcessGroup& group, const Result<void>& own) {
-    const Result<std::optional<int>> against = first_rank_against(group, own.has_value());
-    if (!against) {
-        return against.error();
+    const Result<torch::Tensor> agreed = agree_with_numbers(group, own, {});
+    return agreed ? Result<void>() : agreed.error();
+}
+
+Result<torch::Tensor> agree_with_numbers(ProcessGroup& group, const Result<void>& own,
+                                         std::vector<std::int64_t> numbers) {
+    numbers.push_back(own ? 1 : 0);
+    const Result<torch::Tensor> all = group.all_gather(torch::tensor(numbers, torch::kInt64));
+    if (!all) {
+        return all.error();
     }
-    if (!against->has_value()) {
-        return {};
+    const auto last = static_cast<std::int64_t>(numbers.size()) - 1;
+    const std::optional<int> against = first_zero_of(all->select(1, last));
+    if (!against) {
+        return all->narrow(1, 0, last);
     }
     const Result<std::string> why =
-        broadcast_text(group, own ? std::string() : own.error().what, **against);
+        broadcast_text(group, own ? std::string() : own.error().what, *against);
     if (!why) {
         return why.error();
     }
     return Error{own ? ErrorCode::Refused : own.error().code,
-                 fmt::format("rank {}: {}", **against, *why)};
+                 fmt::format("rank {}: {}", *against, *why)};
 }
 
 Result<std::string> from_rank_0(ProcessGroup& group, const Result<std::string>& own) {
@@ -87,16 +95,6 @@ Result<std::vector<std::string>> gather_results(ProcessGroup& group,
         all.push_back(*std::move(result));
     }
     return all;
-}
-
-Result<bool> are_alike(ProcessGroup& group, const std::string& text) {
-    const auto hash = static_cast<std::int64_t>(std::hash<std::string>()(text));
-    const Result<torch::Tensor> all =
-        group.all_gather(torch::tensor({hash, static_cast<std::int64_t>(text.size())}));
-    if (!all) {
-        return all.error();
-    }
-    return ((*all) == (*all)[0]).all().item<bool>();
 }
 
 }  // namespace ddprun::worker

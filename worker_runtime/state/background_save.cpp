@@ -19,8 +19,11 @@ namespace ddprun::worker {
 
 namespace {
 
-/// Added to the niceness of the thread that writes: the training's threads go first.
-constexpr int kNiceness = 10;
+/// The training's threads go before this one.
+void lower_priority() {
+    constexpr int kNiceness = 10;
+    (void)::setpriority(PRIO_PROCESS, 0, ::getpriority(PRIO_PROCESS, 0) + kNiceness);
+}
 
 }  // namespace
 
@@ -32,6 +35,7 @@ BackgroundSave::BackgroundSave(ProcessGroup group, std::function<void(const std:
 
 BackgroundSave::~BackgroundSave() {
     (void)wait();
+    end_paging();
     group_.background_saves().saves.erase(this);
 }
 
@@ -39,20 +43,41 @@ bool BackgroundSave::is_under_way() const {
     return ended_.valid() && ended_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
-Result<void> BackgroundSave::begin(const SaveTargets& targets, CheckpointShare share, int processes,
-                                   const PublishOptions& options, OnEnd on_end) {
-    const Result<void> room = caught<void>([&] { return staging_.reserve(share, processes); });
-    const Result<void> agreed = agree_on(group_, room);
-    if (!agreed) {
-        return not_written(targets.dir, share.info.step, agreed.error());
+void BackgroundSave::end_paging() {
+    is_paging_cut_short_ = true;
+    if (paging_.joinable()) {
+        paging_.join();
     }
+}
+
+Result<void> BackgroundSave::prepare(const CheckpointShare& share, int processes) {
+    if (const Result<void> reserved = reserve(share, processes); !reserved) {
+        return reserved;
+    }
+    is_paging_cut_short_ = false;
+    return caught<void>([&]() -> Result<void> {
+        paging_ = std::thread([this] {
+            lower_priority();
+            staging_.bring_in_pages(is_paging_cut_short_);
+        });
+        return {};
+    });
+}
+
+Result<void> BackgroundSave::reserve(const CheckpointShare& share, int processes) {
+    end_paging();
+    return caught<void>([&] { return staging_.reserve(share, processes); });
+}
+
+bool BackgroundSave::is_connected() {
     // A connection that has failed, or a rank that was late, has broken the twin alone.
-    const Result<std::optional<int>> broken =
-        first_rank_against(group_, !twin_ || twin_->check("connecting once more").has_value());
-    if (!broken) {
-        return broken.error();
-    }
-    if (broken->has_value()) {
+    return twin_ && twin_->check("connecting once more").has_value();
+}
+
+Result<void> BackgroundSave::begin(const SaveTargets& targets, CheckpointShare share,
+                                   bool are_connected, const PublishOptions& options,
+                                   OnEnd on_end) {
+    if (!are_connected) {
         twin_.reset();
     }
     if (!twin_) {
@@ -94,12 +119,15 @@ Result<void> BackgroundSave::run(Work& work, bool is_on_own_thread) {
     }
     work.copied.set_value();
     if (is_on_own_thread) {
-        (void)::setpriority(PRIO_PROCESS, 0, ::getpriority(PRIO_PROCESS, 0) + kNiceness);
+        lower_priority();
     }
     const std::int64_t step = work.share.info.step;
     done = caught<void>([&]() -> Result<void> {
         // A rank without a copy must not leave the others waiting.
-        const Result<void> agreed = agree_on(*twin_, done);
+        Result<void> agreed = agree_on(*twin_, done);
+        if (agreed) {
+            agreed = combine(*twin_, work.share);
+        }
         return agreed ? write(work)
                       : Result<void>(not_written(work.targets.dir, step, agreed.error()));
     });

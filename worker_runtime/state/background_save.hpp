@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -38,11 +39,22 @@ public:
 
     [[nodiscard]] bool is_under_way() const;
 
-    /// After wait(): copies all that the next forward pass may change, and begins
-    /// the rest. Every rank calls it. Fails on all, with nothing begun, if one lacks the memory.
+    /// After wait(): takes memory for the copies of `share`, as one of `processes` here. Fails if
+    /// that is too little.
+    [[nodiscard]] Result<void> reserve(const CheckpointShare& share, int processes);
+
+    /// As reserve(); a thread then brings in the memory's pages, until the next reserve().
+    [[nodiscard]] Result<void> prepare(const CheckpointShare& share, int processes);
+
+    /// False: this rank has no connections for saves, or a save has broken them.
+    [[nodiscard]] bool is_connected();
+
+    /// After reserve() on all ranks: copies all that the next forward pass may change, and begins
+    /// the rest. Every rank calls it. `are_connected`: all ranks are; else they connect now.
     /// `on_end` is called once the save has ended, on its thread.
     [[nodiscard]] Result<void> begin(const SaveTargets& targets, CheckpointShare share,
-                                     int processes, const PublishOptions& options, OnEnd on_end);
+                                     bool are_connected, const PublishOptions& options,
+                                     OnEnd on_end);
 
     void wait_for_copy() const;
     /// Waits for the save that was begun last, and returns its result: success if there was none.
@@ -60,6 +72,7 @@ private:
         std::promise<void> copied;
         std::promise<Result<void>> ended;
     };
+    void end_paging();
     Result<void> run(Work& work, bool is_on_own_thread);
     /// Once all ranks have their copies. The result is the disk's, if that is a target.
     [[nodiscard]] Result<void> write(Work& work);
@@ -68,6 +81,8 @@ private:
     std::function<void(const std::string&)> say_;
     std::optional<ProcessGroup> twin_;
     Staging staging_;
+    std::atomic<bool> is_paging_cut_short_ = false;
+    std::thread paging_;
     std::thread thread_;
     std::shared_future<void> copied_;
     std::shared_future<Result<void>> ended_;

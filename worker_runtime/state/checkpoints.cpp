@@ -11,7 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/os/machine_identity.hpp"
+#include "base/runtime_limits.hpp"
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
+#include "worker_runtime/checkpoint/old_checkpoints.hpp"
 #include "worker_runtime/checkpoint/publishing.hpp"
 #include "worker_runtime/comm/votes.hpp"
 #include "worker_runtime/state/background_save.hpp"
@@ -79,6 +81,7 @@ Checkpoints::Checkpoints(std::string dir, const Worker& worker, ProcessGroup gro
     if (!options_.say) {
         options_.say = say_on_stderr;
     }
+    old_ = std::make_unique<worker::OldCheckpoints>(options_.say);
 }
 
 Checkpoints::~Checkpoints() = default;
@@ -91,7 +94,31 @@ Result<std::optional<std::int64_t>> Checkpoints::resume(TrainingState& state,
     if (step && step->has_value()) {
         worker_.resumed();
     }
+    if (step && options_.prepares_save_async && !background_) {
+        prepare_save_async(state);
+    }
     return step;
+}
+
+void Checkpoints::prepare_save_async(const TrainingState& state) {
+    background_ = std::make_unique<worker::BackgroundSave>(group_, options_.say);
+    const Result<void> prepared = worker::caught<void>([&]() -> Result<void> {
+        const Result<worker::CollectedState> expected = state.expected(group_);
+        if (!expected) {
+            return expected.error();
+        }
+        const worker::CheckpointShare share = worker::share_of(
+            *expected, {.world_size = group_.world_size()}, group_.rank(), writers());
+        return background_->prepare(share, worker_.local_world_size());
+    });
+    if (!prepared) {
+        options_.say(fmt::format("rank {}: no memory is made ready for save_async(): {}",
+                                 group_.rank(), prepared.error().what));
+    }
+}
+
+int Checkpoints::writers() const {
+    return are_alike_ && !group_.background_saves().have_ranks_joined ? group_.world_size() : 1;
 }
 
 Result<std::int64_t> Checkpoints::load_weights(TrainingState& state) {
@@ -112,6 +139,9 @@ Result<std::int64_t> Checkpoints::load_weights(TrainingState& state) {
 Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
                                                       const TrainingState::Comparison& how) {
     (void)wait();  // A save under way reads the state, and has a folder that looks like a leftover.
+    old_->wait();  // Folders that it still removes look like leftovers.
+    // Ranks wait in collectives for the one that reads longest.
+    const ProcessGroup::LongerWait longer(group_, worker::RuntimeLimits{}.save_wait);
     if (how.scope == TrainingState::Scope::Everything) {
         // One rank of each node, if these are all ranks.
         const bool is_probing = worker_.local_rank() == 0 || !has_all_workers();
@@ -307,6 +337,7 @@ worker::PublishOptions Checkpoints::publish_options() const {
     publish.keep_every = options_.keep_every;
     publish.is_isolated = [this] { return worker_.is_isolated(); };
     publish.on_warning = options_.say;
+    publish.old = old_.get();
     return publish;
 }
 
@@ -324,49 +355,83 @@ worker::ReadShare Checkpoints::read_share() const {
                : worker::ReadShare();
 }
 
-Result<worker::CheckpointShare> Checkpoints::share_of(std::int64_t step,
-                                                      const TrainingState& state) {
-    Result<void> ready;
+struct Checkpoints::Agreed {
+    worker::CheckpointShare share;
+    std::optional<int> busy;     ///< the first rank that is; then there is no save
+    bool are_connected = false;  ///< all ranks, for a save beside the training
+};
+
+Result<Checkpoints::Agreed> Checkpoints::agree_on_save(std::int64_t step,
+                                                       const TrainingState& state,
+                                                       worker::BackgroundSave* beside,
+                                                       bool is_busy) {
+    // A rank with an error collects, too: a section's `save` may use collectives.
+    const Result<worker::CollectedState> collected =
+        worker::caught<worker::CollectedState>([&] { return state.collect(group_); });
+    Result<void> own = collected ? Result<void>() : Result<void>(collected.error());
     if (group_.stop_ballot().holds_gradients()) {
-        ready = Error{ErrorCode::InvalidArgument,
-                      "gradients of no_sync() passes would be lost; save after the pass that "
-                      "averages them, or after zero_grad()"};
+        own = Error{ErrorCode::InvalidArgument,
+                    "gradients of no_sync() passes would be lost; save after the pass that "
+                    "averages them, or after zero_grad()"};
     }
-    if (const Result<void> agreed = worker::agree_on(group_, ready); !agreed) {
-        return Error{agreed.error().code,
-                     fmt::format("step {} is not saved: {}", step, agreed.error().what)};
+    const std::string outline = collected ? worker::outline_of(*collected) : std::string();
+    for (;;) {
+        // Which tensors this rank writes, and so its memory, depends on the ranks being alike.
+        const int among = writers();
+        Agreed agreed;
+        if (own) {
+            agreed.share = worker::share_of(*collected,
+                                            {.step = step,
+                                             .generation = worker_.environment().generation,
+                                             .world_size = group_.world_size()},
+                                            group_.rank(), among);
+            if (beside != nullptr && !is_busy) {
+                own = beside->reserve(agreed.share, worker_.local_world_size());
+            }
+        }
+        const bool is_connected = beside != nullptr && beside->is_connected();
+        const Result<torch::Tensor> all = worker::agree_with_numbers(
+            group_, own,
+            {is_busy ? 0 : 1, is_connected ? 1 : 0,
+             static_cast<std::int64_t>(std::hash<std::string>()(outline)),
+             static_cast<std::int64_t>(outline.size())});
+        if (!all) {
+            return Error{all.error().code,
+                         fmt::format("step {} is not saved: {}", step, all.error().what)};
+        }
+        agreed.busy = worker::first_zero_of(all->select(1, 0));
+        agreed.are_connected = !worker::first_zero_of(all->select(1, 1));
+        const torch::Tensor outlines = all->narrow(1, 2, 2);
+        are_alike_ = (outlines == outlines[0]).all().item<bool>();
+        if (agreed.busy || are_alike_ || among == 1) {
+            return agreed;
+        }
     }
-    Result<worker::CollectedState> collected = state.collect(group_);
-    const Result<void> whole = collected ? Result<void>() : Result<void>(collected.error());
-    if (const Result<void> agreed = worker::agree_on(group_, whole); !agreed) {
-        return Error{agreed.error().code,
-                     fmt::format("step {} is not saved: {}", step, agreed.error().what)};
-    }
-    const Result<bool> alike = worker::are_alike(group_, worker::outline_of(*collected));
-    if (!alike) {
-        return alike.error();
-    }
-    const bool is_shared_out = *alike && !group_.background_saves().have_ranks_joined;
-    return worker::share_of(*std::move(collected),
-                            {.step = step,
-                             .generation = worker_.environment().generation,
-                             .world_size = group_.world_size()},
-                            group_.rank(), is_shared_out ? group_.world_size() : 1);
 }
 
 Result<void> Checkpoints::write(std::int64_t step, const TrainingState& state,
                                 std::uint64_t& bytes) {
-    Result<worker::CheckpointShare> share = share_of(step, state);
-    if (!share) {
-        return share.error();
+    Result<Agreed> agreed = agree_on_save(step, state, /*beside=*/nullptr, /*is_busy=*/false);
+    if (!agreed) {
+        return agreed.error();
     }
-    bytes = share->all_bytes;
+    worker::CheckpointShare& share = agreed->share;
+    bytes = share.all_bytes;
+    const auto to_cpu = [](torch::Tensor& tensor, bool is_copied) {
+        tensor = tensor.detach()
+                     .to(torch::kCPU, /*non_blocking=*/false, is_copied)
+                     .resolve_conj()
+                     .resolve_neg()
+                     .contiguous();
+    };
     const Result<void> copied = worker::caught<void>([&]() -> Result<void> {
-        for (worker::CheckpointShare::File& file : share->files) {
+        for (worker::CheckpointShare::File& file : share.files) {
             for (auto& [name, one] : file.tensors) {
-                one.tensor =
-                    one.tensor.detach().to(torch::kCPU).resolve_conj().resolve_neg().contiguous();
+                to_cpu(one.tensor, /*is_copied=*/false);
             }
+        }
+        for (auto& [name, one] : share.sums) {
+            to_cpu(one.tensor, /*is_copied=*/true);
         }
         return {};
     });
@@ -374,10 +439,12 @@ Result<void> Checkpoints::write(std::int64_t step, const TrainingState& state,
     if (const Result<void> whole = group_.check("saving the state"); !whole) {
         return whole.error();
     }
-    if (const Result<void> agreed = worker::agree_on(group_, copied); !agreed) {
-        return worker::not_written(dir_, step, agreed.error());
+    Result<void> ready = worker::agree_on(group_, copied);
+    if (ready) {
+        ready = worker::combine(group_, share);
     }
-    return worker::write_together(group_, dir_, *share, publish_options());
+    return ready ? worker::write_together(group_, dir_, share, publish_options())
+                 : worker::not_written(dir_, step, ready.error());
 }
 
 Result<void> Checkpoints::begin_async(std::int64_t step, const TrainingState& state) {
@@ -393,30 +460,28 @@ Result<void> Checkpoints::begin_async(std::int64_t step, const TrainingState& st
         background_ = std::make_unique<worker::BackgroundSave>(group_, options_.say);
     }
     tell_asked();
-    if (options_.while_saving == CheckpointsOptions::WhileSaving::Refuse) {
-        const Result<std::optional<int>> busy =
-            worker::first_rank_against(group_, !background_->is_under_way());
-        if (!busy) {
-            return busy.error();
-        }
-        if (busy->has_value()) {
-            return Error{ErrorCode::Refused,
-                         fmt::format("step {} is not saved: the save before it is still under way "
-                                     "on rank {}; save less often, or let save_async() wait",
-                                     step, **busy)};
-        }
+    const bool is_busy = options_.while_saving == CheckpointsOptions::WhileSaving::Refuse &&
+                         background_->is_under_way();
+    if (!is_busy) {
+        (void)wait();
     }
-    (void)wait();
+    Result<Agreed> agreed = agree_on_save(step, state, background_.get(), is_busy);
+    if (agreed && agreed->busy) {
+        return Error{ErrorCode::Refused,
+                     fmt::format("step {} is not saved: the save before it is still under way on "
+                                 "rank {}; save less often, or let save_async() wait",
+                                 step, *agreed->busy)};
+    }
     tell_begun(step);
-    Result<worker::CheckpointShare> share = share_of(step, state);
-    Result<void> begun = share ? Result<void>() : Result<void>(share.error());
+    Result<void> begun = agreed ? Result<void>() : Result<void>(agreed.error());
     if (begun) {
-        const std::uint64_t bytes = share->all_bytes;
-        begun = background_->begin({.dir = dir_, .has_disk = has_disk, .memory = *tier},
-                                   *std::move(share), worker_.local_world_size(), publish_options(),
-                                   [this, bytes](const Result<void>& done, std::uint64_t places) {
-                                       tell_ended(done, bytes, places);
-                                   });
+        const std::uint64_t bytes = agreed->share.all_bytes;
+        begun =
+            background_->begin({.dir = dir_, .has_disk = has_disk, .memory = *tier},
+                               std::move(agreed->share), agreed->are_connected, publish_options(),
+                               [this, bytes](const Result<void>& done, std::uint64_t places) {
+                                   tell_ended(done, bytes, places);
+                               });
     }
     if (!begun) {
         tell_ended(begun, 0, 0);

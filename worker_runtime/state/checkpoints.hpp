@@ -18,6 +18,7 @@ namespace worker {
 class BackgroundSave;
 struct LoadedCheckpoint;
 class MemoryTier;
+class OldCheckpoints;
 struct CheckpointShare;
 struct PublishOptions;
 struct ReadShare;
@@ -34,10 +35,15 @@ struct CheckpointsOptions {
     /// How save_async() goes on when the save before it is still under way on a rank.
     enum class WhileSaving { Wait, Refuse };
     WhileSaving while_saving = WhileSaving::Wait;
+    /// True: resume() takes the memory for the copies of save_async(), and a thread brings in its
+    /// pages, so that the first save_async() is as fast as later ones. Without enough memory a line
+    /// says so. A program that only calls save() does not need the memory.
+    bool prepares_save_async = false;
     /// Gets a line when a checkpoint is passed over, a save beside the training fails, an old
     /// checkpoint cannot be removed, a resume that is not strict finds a difference, or a node that
     /// was asked to leave saves: on one rank, in the last case of that node. By default it goes to
-    /// stderr. A save beside the training calls it on a thread of its own.
+    /// stderr. A save beside the training, and the removal of old checkpoints, call it on threads
+    /// of their own.
     std::function<void(const std::string& line)> say;
 };
 
@@ -102,8 +108,12 @@ public:
     Result<void> wait();
 
 private:
-    [[nodiscard]] Result<worker::CheckpointShare> share_of(std::int64_t step,
-                                                           const TrainingState& state);
+    /// A save that all ranks can make.
+    struct Agreed;
+    /// Collects `state` and shares it out, with one small exchange between the ranks. `beside`:
+    /// takes memory for the copies. `is_busy`: this rank cannot save now, and the save is refused.
+    [[nodiscard]] Result<Agreed> agree_on_save(std::int64_t step, const TrainingState& state,
+                                               worker::BackgroundSave* beside, bool is_busy);
     /// These report a save to the agent, on the rank that leads it: the training asks for it, it
     /// begins, it has ended.
     void tell_asked() const;
@@ -115,6 +125,9 @@ private:
     /// `bytes`: of the state of all ranks, as far as it came.
     [[nodiscard]] Result<void> write(std::int64_t step, const TrainingState& state,
                                      std::uint64_t& bytes);
+    void prepare_save_async(const TrainingState& state);
+    /// How many ranks write tensors that all have.
+    [[nodiscard]] int writers() const;
     /// Null if the nodes keep no checkpoints in memory. Every rank calls it.
     [[nodiscard]] Result<worker::MemoryTier*> memory();
     /// The step of the checkpoint in memory that was put back; none: there is none to be had.
@@ -140,7 +153,9 @@ private:
     ProcessGroup group_;
     CheckpointsOptions options_;
     std::optional<Duration> last_save_;  ///< how long it took
+    bool are_alike_ = true;              ///< the ranks' tensors, as far as is known
     bool has_looked_for_memory_ = false;
+    std::unique_ptr<worker::OldCheckpoints> old_;         ///< outlives the saves
     std::unique_ptr<worker::MemoryTier> memory_;          ///< outlives the saves into it
     std::unique_ptr<worker::BackgroundSave> background_;  ///< from the first save_async() on
 };

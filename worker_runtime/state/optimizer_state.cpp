@@ -159,7 +159,51 @@ Result<void> plan_parameter(const NamedOptimizer& named, const NamedParameter& p
     return {};
 }
 
+/// The fields, of a parameter's shape, that the first step makes under the options of a group. The
+/// kinds that have no option for it make them all.
+std::vector<const char*> fields_of_first_step(const torch::optim::OptimizerOptions& options) {
+    std::vector<const char*> fields;
+    const auto add_if = [&](bool is_made, const char* field) {
+        if (is_made) {
+            fields.push_back(field);
+        }
+    };
+    const auto add_adam = [&](bool has_max) {
+        fields = {"exp_avg", "exp_avg_sq"};
+        add_if(has_max, "max_exp_avg_sq");
+    };
+    if (const auto* const adam = dynamic_cast<const torch::optim::AdamOptions*>(&options)) {
+        add_adam(adam->amsgrad());
+    } else if (const auto* const adamw =
+                   dynamic_cast<const torch::optim::AdamWOptions*>(&options)) {
+        add_adam(adamw->amsgrad());
+    } else if (const auto* const sgd = dynamic_cast<const torch::optim::SGDOptions*>(&options)) {
+        add_if(sgd->momentum() != 0, "momentum_buffer");
+    } else if (const auto* const rms =
+                   dynamic_cast<const torch::optim::RMSpropOptions*>(&options)) {
+        fields = {"square_avg"};
+        add_if(rms->momentum() > 0, "momentum_buffer");
+        add_if(rms->centered(), "grad_avg");
+    }
+    return fields;
+}
+
 }  // namespace
+
+void expect_optimizer(const NamedOptimizer& named, const ParameterNames& names,
+                      std::map<std::string, torch::Tensor>& tensors) {
+    for (const auto& group : named.optimizer.param_groups()) {
+        for (const torch::Tensor& tensor : group.params()) {
+            const auto name = names.find(tensor.unsafeGetTensorImpl());
+            if (name == names.end() || !tensor.requires_grad()) {
+                continue;
+            }
+            for (const char* const field : fields_of_first_step(group.options())) {
+                tensors.emplace(field_name(named, {name->second, tensor}, field), tensor.detach());
+            }
+        }
+    }
+}
 
 Result<void> collect_optimizer(const NamedOptimizer& named, const ParameterNames& names,
                                std::map<std::string, torch::Tensor>& tensors) {

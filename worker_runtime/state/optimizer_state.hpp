@@ -31,6 +31,11 @@ struct NamedOptimizer {
                                              const ParameterNames& names,
                                              std::map<std::string, torch::Tensor>& tensors);
 
+/// Adds what the first step of an optimizer will make, as far as `tensors` lacks it, for names and
+/// sizes alone: the parameter stands for each tensor of its shape.
+void expect_optimizer(const NamedOptimizer& named, const ParameterNames& names,
+                      std::map<std::string, torch::Tensor>& tensors);
+
 /// Compares what `tensors` holds for an optimizer with its parameters and adds to `commits` what
 /// puts it back, and to `used` the names it takes. Changes nothing itself. A parameter whose name
 /// is in `without` keeps its state: the checkpoint lacks the parameter. Any other one without

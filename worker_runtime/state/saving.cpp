@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "base/runtime_limits.hpp"
+#include "worker_runtime/checkpoint/old_checkpoints.hpp"
 #include "worker_runtime/comm/votes.hpp"
 #include "worker_runtime/state/dtype_names.hpp"
 #include "worker_runtime/state/written_files.hpp"
@@ -127,7 +128,8 @@ Result<std::string> finish(const PartialCheckpoint& partial, const CheckpointSha
 
 std::string outline_of(const CollectedState& state) {
     std::string outline;
-    for (const StateTensors* const tensors : {&state.models, &state.others}) {
+    for (const StateTensors* const tensors :
+         {&state.models, &state.others, &state.rows, &state.sums}) {
         for (const auto& [name, one] : *tensors) {
             // Sizes of parts are each rank's own.
             const std::string shape =
@@ -139,15 +141,16 @@ std::string outline_of(const CollectedState& state) {
     return outline;
 }
 
-CheckpointShare share_of(CollectedState state, const CheckpointInfo& info, int rank, int writers) {
+CheckpointShare share_of(const CollectedState& state, const CheckpointInfo& info, int rank,
+                         int writers) {
     const int world_size = info.world_size;
     const std::map<std::string, int> owners = owners_of(state, writers);
     const auto owner_of = [&](const std::string& name) {
         const auto found = owners.find(name);
         return found == owners.end() ? 0 : found->second;
     };
-    CheckpointShare share{.info = info};
-    share.info.values = std::move(state.values);
+    CheckpointShare share{.info = info, .rows = state.rows, .sums = state.sums};
+    share.info.values = state.values;
     Kind models;
     Kind training;
     for (const auto& [name, one] : state.models) {
@@ -161,6 +164,12 @@ CheckpointShare share_of(CollectedState state, const CheckpointInfo& info, int r
             training.add(name, one, owner_of(name), rank, world_size);
             share.all_bytes += whole_bytes(one);
         }
+    }
+    for (const auto& [name, row] : state.rows) {
+        share.all_bytes += whole_bytes(row) * static_cast<std::uint64_t>(world_size);
+    }
+    for (const auto& [name, sum] : state.sums) {
+        share.all_bytes += whole_bytes(sum);
     }
     if (models.whole_on.size() == state.models.size()) {
         for (const auto& [name, owner] : models.whole_on) {
@@ -181,6 +190,27 @@ CheckpointShare share_of(CollectedState state, const CheckpointInfo& info, int r
     return share;
 }
 
+Result<void> combine(ProcessGroup& group, CheckpointShare& share) {
+    StateTensors combined;
+    for (auto& [name, one] : share.sums) {
+        if (const Result<void> summed = group.all_reduce(one.tensor); !summed) {
+            return summed;
+        }
+        combined[name] = one;
+    }
+    for (const auto& [name, one] : share.rows) {
+        const Result<torch::Tensor> all = group.all_gather(one.tensor);
+        if (!all) {
+            return all.error();
+        }
+        combined[name] = {.tensor = *all};
+    }
+    if (group.rank() == 0) {
+        share.files.back().tensors.merge(combined);
+    }
+    return {};
+}
+
 Result<void> write_together(ProcessGroup& group, const std::string& dir,
                             const CheckpointShare& share, const PublishOptions& options) {
     const std::int64_t step = share.info.step;
@@ -190,6 +220,9 @@ Result<void> write_together(ProcessGroup& group, const std::string& dir,
     const ProcessGroup::LongerWait longer(group, RuntimeLimits{}.save_wait);
     Result<std::string> begun = std::string();
     if (is_leader) {
+        if (options.old != nullptr) {
+            options.old->wait();  // Their space is counted as free.
+        }
         const Result<PartialCheckpoint> partial = begin_checkpoint(dir, step, share.all_bytes);
         begun = partial ? Result<std::string>(partial->name) : of_rank_0(partial.error());
     }

@@ -23,8 +23,10 @@ struct CheckpointShare {
         StateTensors tensors;
     };
 
-    CheckpointInfo info;  ///< with rank 0's values
-    std::vector<File> files;
+    CheckpointInfo info;      ///< with rank 0's values
+    std::vector<File> files;  ///< rank 0's last one gets what combine() makes
+    StateTensors rows;        ///< until combine(): this rank's
+    StateTensors sums;        ///< likewise
     /// The file of each of the model's tensors, by its name there; empty if one is in parts.
     std::map<std::string, std::string> model_index;
     std::uint64_t model_bytes = 0;
@@ -37,8 +39,12 @@ struct CheckpointShare {
 
 /// `writers`: ranks among which the tensors are shared out that only an optimizer's step changes; 1
 /// if the ranks have different tensors: rank 0's are written then.
-[[nodiscard]] CheckpointShare share_of(CollectedState state, const CheckpointInfo& info, int rank,
-                                       int writers);
+[[nodiscard]] CheckpointShare share_of(const CollectedState& state, const CheckpointInfo& info,
+                                       int rank, int writers);
+
+/// Every rank calls it. Gathers the rows of all ranks and adds up their sums, in place, into rank
+/// 0's share. The tensors of `share` are in memory of the CPU.
+[[nodiscard]] Result<void> combine(ProcessGroup& group, CheckpointShare& share);
 
 /// Every rank calls it. The tensors of `share` are in memory of the CPU and must not change
 /// meanwhile. Returns on every rank once the checkpoint is published or abandoned. The error is the

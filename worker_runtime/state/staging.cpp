@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -59,57 +60,81 @@ torch::Tensor room_for(const torch::Tensor& tensor) {
 
 }  // namespace
 
-std::string Staging::key_of(const CheckpointShare::File& file, const std::string& name) {
-    return file.prefix + "/" + name;
+template <typename Share, typename Visit>
+void Staging::for_each_tensor(Share& share, const Visit& visit) {
+    for (auto& file : share.files) {
+        for (auto& [name, state] : file.tensors) {
+            visit(file.prefix + "/" + name, state);
+        }
+    }
+    for (auto* const tensors : {&share.rows, &share.sums}) {
+        for (auto& [name, state] : *tensors) {
+            visit(name, state);
+        }
+    }
 }
 
 Result<void> Staging::reserve(const CheckpointShare& share, int processes) {
     std::uint64_t missing = 0;
     std::map<std::string, torch::Tensor> needed;
-    for (const CheckpointShare::File& file : share.files) {
-        for (const auto& [name, state] : file.tensors) {
-            const std::string key = key_of(file, name);
-            const auto found = copies_.find(key);
-            const bool is_there = found != copies_.end() && is_like(found->second, state.tensor);
-            needed[key] = is_there ? found->second : state.tensor;
-            missing += is_there ? 0 : state.tensor.nbytes();
+    for_each_tensor(share, [&](const std::string& key, const StateTensor& state) {
+        const auto found = copies_.find(key);
+        const bool is_there = found != copies_.end() && is_like(found->second, state.tensor);
+        needed[key] = is_there ? found->second : state.tensor;
+        missing += is_there ? 0 : state.tensor.nbytes();
+    });
+    if (missing > 0) {
+        const std::optional<MemoryRoom> room = read_memory_room();
+        const std::uint64_t free =
+            room ? room->free / static_cast<std::uint64_t>(processes) : missing;
+        if (missing > free) {
+            return Error{ErrorCode::LimitExceeded,
+                         fmt::format("copying the state needs {} bytes of memory, and {} are free "
+                                     "for each of {} workers here; call save(), which copies "
+                                     "nothing that lies on the CPU",
+                                     missing, free, processes)};
         }
-    }
-    const std::optional<MemoryRoom> room = read_memory_room();
-    const std::uint64_t free = room ? room->free / static_cast<std::uint64_t>(processes) : missing;
-    if (missing > free) {
-        return Error{ErrorCode::LimitExceeded,
-                     fmt::format("copying the state needs {} bytes of memory, and {} are free for "
-                                 "each of {} workers here; call save(), which copies nothing that "
-                                 "lies on the CPU",
-                                 missing, free, processes)};
     }
     copies_.clear();  // A copy of another shape must go before its successor comes.
-    for (const CheckpointShare::File& file : share.files) {
-        for (const auto& [name, state] : file.tensors) {
-            const std::string key = key_of(file, name);
-            const torch::Tensor& kept = needed[key];
-            copies_[key] = kept.is_same(state.tensor) ? room_for(state.tensor) : kept;
+    for_each_tensor(share, [&](const std::string& key, const StateTensor& state) {
+        const torch::Tensor& kept = needed[key];
+        copies_[key] = kept.is_same(state.tensor) ? room_for(state.tensor) : kept;
+    });
+    return {};
+}
+
+void Staging::bring_in_pages(const std::atomic<bool>& is_cut_short) const {
+    constexpr std::uintptr_t kPage = 4096;
+    constexpr std::uintptr_t kAtOnce = 16UL << 20;
+    for (const auto& [key, copy] : copies_) {
+        if (copy.is_pinned()) {
+            continue;  // Its pages came with it.
+        }
+        const auto begin = reinterpret_cast<std::uintptr_t>(copy.data_ptr());
+        const std::uintptr_t end = (begin + copy.nbytes()) / kPage * kPage;
+        for (std::uintptr_t at = (begin + kPage - 1) / kPage * kPage; at < end; at += kAtOnce) {
+            // Linux before 5.14 lacks it; the pages then come with the first copy.
+            if (is_cut_short || ::madvise(reinterpret_cast<void*>(at), std::min(kAtOnce, end - at),
+                                          MADV_POPULATE_WRITE) != 0) {
+                return;
+            }
         }
     }
-    return {};
 }
 
 void Staging::copy_now(CheckpointShare& share) {
     const torch::NoGradGuard no_grad;
     moment_.reset();
-    for (CheckpointShare::File& file : share.files) {
-        for (auto& [name, state] : file.tensors) {
-            if (state.tensor.is_cuda() && !moment_) {
-                moment_ = std::make_shared<GpuMoment>(state.tensor.device());
-            }
-            if (!state.changes_in_steps_only) {
-                const torch::Tensor& copy = copies_.at(key_of(file, name));
-                copy.copy_(state.tensor);
-                state.tensor = copy;
-            }
+    for_each_tensor(share, [&](const std::string& key, StateTensor& state) {
+        if (state.tensor.is_cuda() && !moment_) {
+            moment_ = std::make_shared<GpuMoment>(state.tensor.device());
         }
-    }
+        if (!state.changes_in_steps_only) {
+            const torch::Tensor& copy = copies_.at(key);
+            copy.copy_(state.tensor);
+            state.tensor = copy;
+        }
+    });
 }
 
 void Staging::copy_rest(CheckpointShare& share) const {
@@ -122,15 +147,13 @@ void Staging::copy_rest(CheckpointShare& share) const {
         moment_->event.block(*side);
         guard.emplace(*side);
     }
-    for (CheckpointShare::File& file : share.files) {
-        for (auto& [name, state] : file.tensors) {
-            if (state.changes_in_steps_only) {
-                const torch::Tensor& copy = copies_.at(key_of(file, name));
-                copy.copy_(state.tensor, /*non_blocking=*/true);
-                state.tensor = copy;
-            }
+    for_each_tensor(share, [&](const std::string& key, StateTensor& state) {
+        if (state.changes_in_steps_only) {
+            const torch::Tensor& copy = copies_.at(key);
+            copy.copy_(state.tensor, /*non_blocking=*/true);
+            state.tensor = copy;
         }
-    }
+    });
     if (side) {
         side->synchronize();
     }

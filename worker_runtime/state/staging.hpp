@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -21,6 +22,10 @@ public:
     /// little.
     [[nodiscard]] Result<void> reserve(const CheckpointShare& share, int processes);
 
+    /// Brings in the pages of the memory that reserve() took, until `is_cut_short`; any thread. The
+    /// first copy then takes no page faults.
+    void bring_in_pages(const std::atomic<bool>& is_cut_short) const;
+
     /// Copies all that the next forward pass may change, and puts the copies into `share`. Records
     /// an event on the GPU's stream: copy_rest() copies after the work that was queued before this
     /// call. On the training's thread.
@@ -33,10 +38,11 @@ public:
 private:
     struct GpuMoment;
 
-    [[nodiscard]] static std::string key_of(const CheckpointShare::File& file,
-                                            const std::string& name);
+    /// Calls visit(key in `copies_`, StateTensor) for all that this rank copies.
+    template <typename Share, typename Visit>
+    static void for_each_tensor(Share& share, const Visit& visit);
 
-    std::map<std::string, torch::Tensor> copies_;  ///< by file kind and name
+    std::map<std::string, torch::Tensor> copies_;
     std::shared_ptr<GpuMoment> moment_;
 };
 

@@ -27,7 +27,9 @@ struct CollectedState {
     StateTensors models;
     std::string models_prefix;  ///< the beginning of all names in `models` that files leave out
     StateTensors others;
-    StateTensors of_rank_0;                     ///< empty on the others
+    StateTensors rows;       ///< a checkpoint has them of all ranks: [world, ...], by rank
+    StateTensors sums;       ///< a checkpoint has their sum over the ranks
+    StateTensors of_rank_0;  ///< empty on the others
     std::map<std::string, std::string> values;  ///< likewise
 };
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 // Compiled in: what links us need not have the library.
 #define XXH_INLINE_ALL
@@ -26,6 +25,7 @@ namespace {
 
 constexpr const char* kCpuRandom = "random.cpu";
 constexpr const char* kGpuRandom = "random.cuda";
+constexpr const char* kSectionVersion = "section_version";  // among a section's values
 
 torch::Tensor random_state(torch::Device device) {
     at::Generator generator = at::globalContext().defaultGenerator(device);
@@ -52,12 +52,19 @@ std::string shape_text(torch::ScalarType type, torch::IntArrayRef shape) {
     return fmt::format("{} {}", c10::str(type), c10::str(shape));
 }
 
-/// Adds what `save` gives to `state`, with `name` before the names.
+/// Adds what `save` gives to `state`, with `name` before the names, and the version unless it is 0.
 Result<void> save_part(const std::string& name,
-                       const std::function<TrainingState::Snapshot()>& save,
+                       const std::function<TrainingState::Snapshot()>& save, std::int64_t version,
                        worker::CollectedState& state) {
     try {
-        const TrainingState::Snapshot part = save();
+        TrainingState::Snapshot part = save();
+        if (version > 0 &&
+            !part.values.emplace(kSectionVersion, fmt::format("{}", version)).second) {
+            return Error{ErrorCode::InvalidArgument,
+                         fmt::format("{} could not be saved: its value {} has the name that the "
+                                     "section's version is stored under; name it otherwise",
+                                     name, kSectionVersion)};
+        }
         for (const auto& [key, tensor] : part.tensors) {
             state.of_rank_0[name + "." + key] = {.tensor = tensor};
         }
@@ -69,6 +76,24 @@ Result<void> save_part(const std::string& name,
         return Error{ErrorCode::InvalidArgument,
                      fmt::format("{} could not be saved: {}", name, worker::first_line(failure))};
     }
+}
+
+/// Takes the version out of a section's values: 0 if it was saved without one, `own` if the
+/// checkpoint lacks the section.
+Result<std::int64_t> take_version(const std::string& name, std::int64_t own,
+                                  TrainingState::Snapshot& stored) {
+    const auto found = stored.values.find(kSectionVersion);
+    if (found == stored.values.end()) {
+        return stored.values.empty() && stored.tensors.empty() ? own : 0;
+    }
+    const std::optional<std::int64_t> version = whole_number<std::int64_t>(found->second);
+    if (!version) {
+        return Error{
+            ErrorCode::BadMessage,
+            fmt::format("the version of section {} is {}, no whole number", name, found->second)};
+    }
+    stored.values.erase(found);
+    return *version;
 }
 
 /// Calls use(name there, value) for the entries of `all` that save_part() has named so.
@@ -113,7 +138,16 @@ void TrainingState::add(const std::string& name, std::function<Snapshot()> save,
     check_name(name);
     const auto next = values_.lower_bound(name + ".");
     DDP_CHECK(next == values_.end() || !next->first.starts_with(name + "."), name, next->first);
-    parts_.emplace(name, Part{std::move(save), std::move(load)});
+    parts_.emplace(name, Part{std::move(save), std::move(load), /*version=*/0, nullptr});
+}
+
+void TrainingState::add(const std::string& name, std::int64_t version,
+                        std::function<Snapshot()> save, std::function<void(const Snapshot&)> load,
+                        Upgrade upgrade) {
+    DDP_CHECK(version > 0, name, version);
+    add(name, std::move(save), std::move(load));
+    parts_.at(name).version = version;
+    parts_.at(name).upgrade = std::move(upgrade);
 }
 
 void TrainingState::add_value(const std::string& name, Value value) {
@@ -225,7 +259,8 @@ std::set<std::string> TrainingState::parameters_without(
     return names;
 }
 
-Result<worker::CollectedState> TrainingState::collect(ProcessGroup& group) const {
+Result<worker::CollectedState> TrainingState::collect_tensors(const ProcessGroup& group,
+                                                              bool is_expected) const {
     worker::CollectedState state{.models = model_tensors()};
     if (models_.size() == 1) {
         state.models_prefix = models_.begin()->first + ".";
@@ -244,60 +279,45 @@ Result<worker::CollectedState> TrainingState::collect(ProcessGroup& group) const
             !collected) {
             return collected.error();
         }
+        if (is_expected) {
+            worker::expect_optimizer({name, *optimizer}, names, optimizer_tensors);
+        }
     }
     for (const auto& [name, tensor] : optimizer_tensors) {
         state.others[name] = {.tensor = tensor, .changes_in_steps_only = true};
     }
-    if (const Result<void> gathered = collect_from_all(group, state.others); !gathered) {
-        return gathered.error();
+    for (const auto& [name, tensor] : sums_) {
+        state.sums[name] = {.tensor = tensor->detach()};
     }
-    for (const auto& [name, part] : parts_) {
-        // After all collectives: a rank whose part fails leaves no rank waiting.
-        if (const Result<void> saved = save_part(name, part.save, state); !saved) {
-            return saved.error();
-        }
-    }
-    for (const auto& [name, value] : values_) {
-        state.values[name] = value.write();
-    }
-    if (group.rank() != 0) {
-        state.of_rank_0.clear();
-        state.values.clear();
+    state.rows[kCpuRandom] = {.tensor = random_state(torch::kCPU)};
+    if (group.device().is_cuda()) {
+        state.rows[kGpuRandom] = {.tensor = random_state(group.device())};
     }
     return state;
 }
 
-/// Sums and random states.
-Result<void> TrainingState::collect_from_all(ProcessGroup& group,
-                                             worker::StateTensors& tensors) const {
-    for (const auto& [name, tensor] : sums_) {
-        torch::Tensor sum;
-        // No memory for the copy is told as in a collective: the others wait in all_reduce.
-        Result<void> reduced = group.collective(
-            "copying " + name, [&sum, &copied = tensor]() -> c10::intrusive_ptr<c10d::Work> {
-                sum = copied->detach().clone();
-                return nullptr;
-            });
-        if (reduced) {
-            reduced = group.all_reduce(sum);
-        }
-        if (!reduced) {
-            return reduced.error();
-        }
-        tensors[name] = {.tensor = sum};
+Result<worker::CollectedState> TrainingState::expected(const ProcessGroup& group) const {
+    return collect_tensors(group, /*is_expected=*/true);
+}
+
+Result<worker::CollectedState> TrainingState::collect(const ProcessGroup& group) const {
+    Result<worker::CollectedState> state = collect_tensors(group, /*is_expected=*/false);
+    if (!state) {
+        return state;
     }
-    std::vector<std::pair<const char*, torch::Device>> generators{{kCpuRandom, torch::kCPU}};
-    if (group.device().is_cuda()) {
-        generators.emplace_back(kGpuRandom, group.device());
-    }
-    for (const auto& [name, device] : generators) {
-        Result<torch::Tensor> states = group.all_gather(random_state(device));
-        if (!states) {
-            return states.error();
+    for (const auto& [name, part] : parts_) {
+        if (const Result<void> saved = save_part(name, part.save, part.version, *state); !saved) {
+            return saved.error();
         }
-        tensors[name] = {.tensor = std::move(*states)};
     }
-    return {};
+    for (const auto& [name, value] : values_) {
+        state->values[name] = value.write();
+    }
+    if (group.rank() != 0) {
+        state->of_rank_0.clear();
+        state->values.clear();
+    }
+    return state;
 }
 
 /// The changes to make once everything has been compared; the first thing that does not fit.
@@ -475,13 +495,24 @@ void TrainingState::plan_parts(Plan& plan) {
         for_each_of_part(
             name, plan.values(), plan.used_values,
             [&](const std::string& key, const std::string* value) { stored.values[key] = *value; });
-        plan.commits.emplace_back([&part_name = name, &load = part.load, stored] {
-            try {
-                load(stored);
-            } catch (const std::exception& failure) {
-                throw std::runtime_error(part_name + ": " + worker::first_line(failure));
-            }
-        });
+        const Result<std::int64_t> version = take_version(name, part.version, stored);
+        const bool is_other = version && *version != part.version;
+        if (!version || (is_other && !part.upgrade)) {
+            return plan.check(
+                version ? Error{ErrorCode::BadMessage,
+                                fmt::format("section {} is of version {}, this program's is {}; "
+                                            "add it with an upgrade from that version",
+                                            name, *version, part.version)}
+                        : version.error());
+        }
+        plan.commits.emplace_back(
+            [&part_name = name, &part = part, stored, is_other, from = *version] {
+                try {
+                    part.load(is_other ? part.upgrade(from, stored) : stored);
+                } catch (const std::exception& failure) {
+                    throw std::runtime_error(part_name + ": " + worker::first_line(failure));
+                }
+            });
     }
 }
 

@@ -69,9 +69,21 @@ public:
     void add(const std::string& name, std::function<Snapshot()> save,
              std::function<void(const Snapshot&)> load);
 
-    /// All of it as it is now; sums and random states are gathered from all ranks. Every rank calls
-    /// it.
-    [[nodiscard]] Result<worker::CollectedState> collect(ProcessGroup& group) const;
+    /// Makes a Snapshot of this program's version from one of version `stored`.
+    using Upgrade = std::function<Snapshot(std::int64_t stored, Snapshot snapshot)>;
+    /// The same with a version, above 0, that is stored with the section; a section that was added
+    /// without one has version 0. `load` gets what `upgrade` makes of a section of another version.
+    /// Without `upgrade` such a checkpoint does not fit, and the error names the section.
+    void add(const std::string& name, std::int64_t version, std::function<Snapshot()> save,
+             std::function<void(const Snapshot&)> load, Upgrade upgrade = nullptr);
+
+    /// All of it as it is now on this rank. Every rank calls it, for sections whose `save` uses
+    /// collectives; there are no others.
+    [[nodiscard]] Result<worker::CollectedState> collect(const ProcessGroup& group) const;
+
+    /// The tensors that collect() will find once the optimizers have stepped, for names, types and
+    /// sizes alone, without those of sections.
+    [[nodiscard]] Result<worker::CollectedState> expected(const ProcessGroup& group) const;
 
     enum class Scope {
         Everything,
@@ -110,6 +122,8 @@ private:
     struct Part {
         std::function<Snapshot()> save;
         std::function<void(const Snapshot&)> load;
+        std::int64_t version = 0;
+        Upgrade upgrade;
     };
 
     class Plan;
@@ -125,13 +139,14 @@ private:
     /// are several.
     [[nodiscard]] std::string parameter_name(const std::string& model,
                                              const std::string& key) const;
+    /// collect() without sections and values; `is_expected`: as expected().
+    [[nodiscard]] Result<worker::CollectedState> collect_tensors(const ProcessGroup& group,
+                                                                 bool is_expected) const;
     /// The names of all networks' parameters.
     [[nodiscard]] std::map<const void*, std::string> parameter_names() const;
     /// The names of parameters that `stored` lacks.
     [[nodiscard]] std::set<std::string> parameters_without(
         const worker::StoredTensorsByName& stored) const;
-    [[nodiscard]] Result<void> collect_from_all(ProcessGroup& group,
-                                                worker::StateTensors& tensors) const;
     void plan_tensors(Plan& plan, const ProcessGroup& group);
     void plan_values(Plan& plan);
     void plan_parts(Plan& plan);

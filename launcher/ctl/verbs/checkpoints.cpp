@@ -17,6 +17,7 @@
 #include "worker_runtime/checkpoint/checkpoint_files.hpp"
 #include "worker_runtime/checkpoint/checkpoint_folder.hpp"
 #include "worker_runtime/checkpoint/folder.hpp"
+#include "worker_runtime/checkpoint/pins.hpp"
 #include "worker_runtime/checkpoint/verification.hpp"
 
 namespace ddprun::launcher {
@@ -138,8 +139,9 @@ std::string found_text(std::int64_t step, const Result<CheckpointOutline>& found
 }
 
 std::string found_json(std::int64_t step, const Result<CheckpointOutline>& found,
-                       const std::string& state) {
-    nlohmann::ordered_json object = {{"v", 1}, {"step", step}, {"state", state}};
+                       const std::string& state, bool is_pinned) {
+    nlohmann::ordered_json object = {
+        {"v", 1}, {"step", step}, {"state", state}, {"pinned", is_pinned}};
     if (found) {
         object["saved_ms"] = found->saved.count();
         object["generation"] = found->generation.value();
@@ -158,6 +160,18 @@ std::string why_none(const CheckpointsOptions& options, const std::vector<std::i
     }
     return fmt::format("{} has no checkpoint of step {}; it has those of steps {} to {}",
                        options.dir, *options.step, steps.back(), steps.front());
+}
+
+int change_pin(const CheckpointsOptions& options) {
+    if (!options.step) {
+        return complain({ErrorCode::InvalidArgument,
+                         fmt::format("no step to {} is named; write ddpctl checkpoints {} {} STEP",
+                                     options.action, options.action, options.dir)});
+    }
+    const Result<void> changed = options.action == "pin"
+                                     ? worker::pin_checkpoint(options.dir, *options.step)
+                                     : worker::unpin_checkpoint(options.dir, *options.step);
+    return changed ? kExitSuccess : complain_of_run(changed.error());
 }
 
 int show_checkpoints(const CheckpointsOptions& options) {
@@ -182,8 +196,11 @@ int show_checkpoints(const CheckpointsOptions& options) {
         }
         are_whole = are_whole && found->has_value();
         const std::string state = state_of(options, *found);
-        goes_on = write_out(options.wants_json ? found_json(wanted[i], *found, state)
-                                               : found_text(wanted[i], *found, state));
+        const bool is_pinned =
+            worker::is_pinned(worker::path_of(options.dir, worker::step_folder_name(wanted[i])));
+        goes_on = write_out(options.wants_json ? found_json(wanted[i], *found, state, is_pinned)
+                                               : found_text(wanted[i], *found,
+                                                            state + (is_pinned ? ", pinned" : "")));
     }
     return are_whole ? kExitSuccess : kExitNo;
 }
@@ -192,12 +209,13 @@ int show_checkpoints(const CheckpointsOptions& options) {
 
 Action declare_checkpoints(CLI::App& verb) {
     const auto options = std::make_shared<CheckpointsOptions>();
-    verb.add_option("ACTION", options->action, "list, or verify")
+    verb.add_option("ACTION", options->action, "list, verify, pin, or unpin")
         ->required()
-        ->check(CLI::IsMember({"list", "verify"}));
+        ->check(CLI::IsMember({"list", "verify", "pin", "unpin"}));
     verb.add_option("DIR", options->dir, "the folder that a training saves its checkpoints in")
         ->required();
-    add_value(verb, "--step", "N", options->step, "only the checkpoint of this step; default: all")
+    add_value(verb, "--step,STEP", "N", options->step,
+              "only the checkpoint of this step, also as --step N; default: all")
         ->check(at_least<std::int64_t>(0));
     verb.add_flag("--json", options->wants_json, "one object a line");
     verb.footer(R"(
@@ -205,13 +223,18 @@ DIR has the checkpoints of ddprun::Checkpoints in C++ or Python. The newest
 comes first. list looks whether all files exist and have the right sizes;
 verify also reads them and compares their checksums, while a training goes on,
 too. The exit code is 1 if a checkpoint is damaged, cannot be read, or if there
-is none.
+is none. pin keeps a training from removing the checkpoint of a step; unpin
+gives it free again.
 
 examples:
   ddpctl checkpoints list checkpoints
   ddpctl checkpoints verify checkpoints --step 1200
+  ddpctl checkpoints pin checkpoints 1200
 )");
-    return [options] { return show_checkpoints(*options); };
+    return [options] {
+        const bool is_look = options->action == "list" || options->action == "verify";
+        return is_look ? show_checkpoints(*options) : change_pin(*options);
+    };
 }
 
 }  // namespace ddprun::launcher
