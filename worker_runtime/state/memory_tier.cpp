@@ -320,6 +320,7 @@ Result<LoadedCheckpoint> MemoryTier::load_from(ProcessGroup& group,
     if (done && local_rank_ == 0) {
         // Not every node has sealed it: this generation's first save would forget it there.
         done = memory_.seal(candidate.step, candidate.generation);
+        keep_manifest(candidate, nodes);
     }
     const Result<void> agreed = agree_on(group, done);
     return agreed ? std::move(loaded) : Result<LoadedCheckpoint>(agreed.error());
@@ -349,6 +350,24 @@ Result<void> MemoryTier::fetch_missing(const Manifest& manifest,
         }
     }
     return {};
+}
+
+/// A node that has joined has all files now, but not the manifest: without it the step would be
+/// lost with the last node that has one.
+void MemoryTier::keep_manifest(const MemoryCandidate& candidate,
+                               const std::vector<NodeCopies>& nodes) {
+    if (memory_.endpoint().empty()) {
+        return;
+    }
+    const Result<void> kept =
+        memory_.fetch(candidate.step, candidate.generation, candidate.manifest,
+                      nodes[candidate.manifest_node].endpoint);
+    if (!kept) {
+        say_(
+            fmt::format("rank {}: until the next save no other machine than those that wrote step "
+                        "{} in memory can put it together: {}",
+                        rank_, candidate.step, kept.error().what));
+    }
 }
 
 }  // namespace ddprun::worker

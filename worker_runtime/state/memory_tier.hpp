@@ -42,8 +42,9 @@ public:
     [[nodiscard]] bool has_copy() const { return has_partner_ && last_note_.empty(); }
 
     /// Loads the newest step of which the nodes together have all files, if it is `at_least` that
-    /// number; files that this node lacks are copied from others. Returns nothing, on every
-    /// rank, if no step can be put together. A line says which copies cannot be used.
+    /// number; files that this node lacks are copied from others. Every node then has the step, and
+    /// its manifest, so that it survives any one machine once more. Returns nothing, on every rank,
+    /// if no step can be put together. A line says which copies cannot be used.
     [[nodiscard]] Result<std::optional<LoadedCheckpoint>> load(ProcessGroup& group,
                                                                std::int64_t at_least);
 
@@ -58,6 +59,7 @@ private:
                                                      const std::vector<NodeCopies>& nodes);
     [[nodiscard]] Result<void> fetch_missing(const Manifest& manifest,
                                              const std::vector<NodeCopies>& nodes);
+    void keep_manifest(const MemoryCandidate& candidate, const std::vector<NodeCopies>& nodes);
     void say_note(const std::string& note);
 
     CheckpointMemory memory_;
