@@ -24,7 +24,7 @@ struct MemoryLimits {
     Milliseconds memory_connect_timeout{3000};  ///< to reach another node's program and prove ours
     Milliseconds memory_peer_timeout{10000};    ///< a copy that does not go on for so long failed
     Milliseconds memory_idle_timeout{60000};    ///< a connection to a partner is kept so long
-    std::size_t memory_settings_bytes_max = 4096;  ///< what ddprun tells the program at its start
+    std::size_t memory_settings_bytes_max = 32768;  ///< what ddprun tells the program at its start
 };
 
 }  // namespace ddprun

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "rendezvous/wire/secret.hpp"
+#include "rendezvous/wire/tls_files.hpp"
 
 namespace ddprun::agent {
 
@@ -11,6 +12,7 @@ namespace ddprun::agent {
 struct MemoryOptions {
     std::optional<std::uint64_t> bytes_max;  ///< none: no checkpoint is kept in memory
     std::optional<rdzv::JobSecret> secret;   ///< proves this node to its partner; none: --insecure
+    rdzv::TlsFiles tls;                      ///< all of them, or none: partners speak in clear
 };
 
 }  // namespace ddprun::agent

@@ -133,6 +133,7 @@ Result<void> MemoryProgram::start(const std::string& address) {
     settings.has_peers = has_partners_;
     settings.job = job_;
     settings.secret = options_.secret;
+    settings.tls = options_.tls;
     const Result<UniqueFd> reading = send_settings(settings, settings_);
     if (!reading) {
         return reading.error();

@@ -99,7 +99,12 @@ int main(int argc, char** /*argv*/) {
     boost::asio::io_context io(1);
     agent::KeptCheckpoints kept{
         .shelf = agent::CheckpointShelf(settings->bytes_max, limits.memory_files_max)};
-    agent::Peers peers(io, limits, settings->job, settings->secret, kept);
+    Result<agent::PeersTls> tls = agent::PeersTls::of(settings->tls);
+    if (!tls) {
+        fmt::print(stderr, "ddprun-memory: {}\n", tls.error().what);
+        return kExitUsage;
+    }
+    agent::Peers peers(io, limits, settings->job, settings->secret, *std::move(tls), kept);
     agent::WorkerServer::OtherNodes others;
     if (settings->has_peers) {
         Result<std::string> endpoint = peers.start(inherited(agent::kPeersListenerFd));

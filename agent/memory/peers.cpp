@@ -46,14 +46,40 @@ Error handshake_error(const Error& failure) {
             "with or without --insecure"};
 }
 
+Error tls_error(const Error& failure) {
+    return {failure.code,
+            fmt::format("no TLS with it: {}; all nodes need the same --tls-ca, and certificates of "
+                        "that authority",
+                        failure.what)};
+}
+
 }  // namespace
 
+Result<PeersTls> PeersTls::of(const rdzv::TlsFiles& files) {
+    PeersTls tls;
+    if (!files.is_on()) {
+        return tls;
+    }
+    auto accepting = rdzv::TlsContext::for_rendezvous(files);
+    if (!accepting) {
+        return accepting.error();
+    }
+    auto dialling = rdzv::TlsContext::for_partner(files);
+    if (!dialling) {
+        return dialling.error();
+    }
+    tls.accepting = *std::move(accepting);
+    tls.dialling = *std::move(dialling);
+    return tls;
+}
+
 Peers::Peers(asio::io_context& io, const MemoryLimits& limits, const JobId& job,
-             std::optional<rdzv::JobSecret> secret, KeptCheckpoints& kept)
+             std::optional<rdzv::JobSecret> secret, PeersTls tls, KeptCheckpoints& kept)
     : io_(io),
       limits_(limits),
       job_(job.value() + "\nmemory"),
       secret_(std::move(secret)),
+      tls_(std::move(tls)),
       kept_(kept),
       pause_(io),
       bucket_(limits.memory_copy_bytes_per_second, limits.memory_copy_burst_bytes),
@@ -242,7 +268,15 @@ asio::awaitable<Result<rdzv::SessionKeys>> Peers::reach(Link& link, tcp::endpoin
         co_return lost(connection.has_ended() ? connection.why_ended() : failure.message());
     }
     connection.tune();
-    const rdzv::AgentHandshake handshake(secret_, job_, rdzv::random_nonce(),
+    if (tls_.dialling) {
+        const Result<void> hidden =
+            co_await connection.shake_tls(tls_.dialling, std::string_view());
+        if (!hidden) {
+            co_return connection.has_ended() ? lost(connection.why_ended())
+                                             : tls_error(hidden.error());
+        }
+    }
+    const rdzv::AgentHandshake handshake(secret_, job_on(connection), rdzv::random_nonce(),
                                          rdzv::PeerRole::Control);
     Result<void> moved = co_await connection.write_whole(handshake.hello());
     std::array<char, rdzv::kAnswerBytes> answer{};
@@ -250,7 +284,8 @@ asio::awaitable<Result<rdzv::SessionKeys>> Peers::reach(Link& link, tcp::endpoin
         moved = co_await connection.read_exactly(answer.data(), answer.size());
     }
     if (!moved) {
-        co_return lost(connection.has_ended() ? connection.why_ended() : moved.error().what);
+        // The other end says only now that it does not take our certificate.
+        co_return connection.has_ended() ? lost(connection.why_ended()) : moved.error();
     }
     const std::string_view bytes(answer.data(), answer.size());
     Result<rdzv::AgentHandshake::Finish> finish = handshake.finish(bytes, link.name);
@@ -267,15 +302,22 @@ asio::awaitable<Result<rdzv::SessionKeys>> Peers::reach(Link& link, tcp::endpoin
 asio::awaitable<Result<rdzv::SessionKeys>> Peers::welcome(Link& link) {
     rdzv::Connection& connection = *link.connection;
     connection.tune();
+    Result<void> moved;
+    if (tls_.accepting) {
+        moved = co_await connection.shake_tls(tls_.accepting, std::string_view());
+    }
+    if (!moved) {
+        co_return moved.error();
+    }
     std::array<char, rdzv::kHelloBytes> hello{};
-    Result<void> moved = co_await connection.read_exactly(hello.data(), hello.size());
+    moved = co_await connection.read_exactly(hello.data(), hello.size());
     if (!moved) {
         co_return moved.error();
     }
     rdzv::RendezvousHandshake handshake(secret_, rdzv::random_nonce());
     const rdzv::RendezvousHandshake::Answer answer =
         handshake.answer(std::string_view(hello.data(), hello.size()));
-    if (answer.bytes.empty() || (!answer.refused && !handshake.is_for(job_))) {
+    if (answer.bytes.empty() || (!answer.refused && !handshake.is_for(job_on(connection)))) {
         co_return Error{ErrorCode::Refused, "it is no ddprun-memory of this job"};
     }
     moved = co_await connection.write_whole(answer.bytes);
@@ -291,6 +333,11 @@ asio::awaitable<Result<rdzv::SessionKeys>> Peers::welcome(Link& link) {
         co_return moved.error();
     }
     co_return handshake.finish(std::string_view(proof.data(), proof.size()));
+}
+
+/// With TLS the proof of the secret covers the connection: no relay stands in between.
+JobId Peers::job_on(const rdzv::Connection& connection) const {
+    return connection.has_tls() ? JobId(job_.value() + "\n" + connection.tls_binding()) : job_;
 }
 
 asio::awaitable<void> Peers::carry(Link& link, rdzv::SessionKeys keys) {

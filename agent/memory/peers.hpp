@@ -26,21 +26,33 @@
 #include "base/result.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/transport/connection.hpp"
+#include "rendezvous/transport/tls.hpp"
 #include "rendezvous/wire/secret.hpp"
+#include "rendezvous/wire/tls_files.hpp"
 #include "worker_runtime/checkpoint/hashing.hpp"
 #include "worker_runtime/memory/protocol.hpp"
 
 namespace ddprun::agent {
 
+/// TLS between the programs; both contexts, or neither.
+struct PeersTls {
+    std::shared_ptr<const rdzv::TlsContext> accepting;
+    std::shared_ptr<const rdzv::TlsContext> dialling;
+
+    /// Without a file in `files` there are no contexts.
+    [[nodiscard]] static Result<PeersTls> of(const rdzv::TlsFiles& files);
+};
+
 /// The connections to the ddprun-memory programs of other nodes. Each end proves the job's secret
-/// (rendezvous/wire/handshake.hpp), and each frame carries a MAC. A copy is pulled: the program
+/// (rendezvous/wire/handshake.hpp), and each frame carries a MAC. TLS, if there is any, is around
+/// all of this, and the proof of the secret is bound to it. A copy is pulled: the program
 /// that wants a file asks for pieces of it, few at a time and only as fast as the bound on bytes
 /// per second allows, so that neither end blocks its loop for long. A copy counts once the
 /// checksum of the whole file is right. One thread; outlives the loop's run.
 class Peers {
 public:
     Peers(boost::asio::io_context& io, const MemoryLimits& limits, const JobId& job,
-          std::optional<rdzv::JobSecret> secret, KeptCheckpoints& kept);
+          std::optional<rdzv::JobSecret> secret, PeersTls tls, KeptCheckpoints& kept);
     Peers(const Peers&) = delete;
     Peers& operator=(const Peers&) = delete;
 
@@ -101,6 +113,7 @@ private:
                                                             boost::asio::ip::tcp::endpoint to);
     boost::asio::awaitable<Result<rdzv::SessionKeys>> welcome(Link& link);
     boost::asio::awaitable<void> carry(Link& link, rdzv::SessionKeys keys);
+    [[nodiscard]] JobId job_on(const rdzv::Connection& connection) const;
     [[nodiscard]] Link& add(boost::asio::ip::tcp::socket socket, std::string name);
     [[nodiscard]] bool make_place();
     [[nodiscard]] Result<Link*> link_to(const std::string& endpoint);
@@ -130,6 +143,7 @@ private:
     const MemoryLimits limits_;
     const JobId job_;  ///< of the handshake: no rendezvous takes it for its own
     const std::optional<rdzv::JobSecret> secret_;
+    const PeersTls tls_;
     KeptCheckpoints& kept_;
     std::optional<boost::asio::ip::tcp::acceptor> acceptor_;
     boost::asio::steady_timer pause_;  ///< of accepting, when no descriptor is left

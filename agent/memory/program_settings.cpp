@@ -40,6 +40,9 @@ std::string encode_settings(const ProgramSettings& settings) {
     Json object = {{"bytes_max", settings.bytes_max},
                    {"has_peers", settings.has_peers},
                    {"job", settings.job.value()}};
+    if (settings.tls.is_on()) {
+        object["tls"] = {settings.tls.cert, settings.tls.key, settings.tls.ca};
+    }
     if (settings.secret) {
         object["secret"] = fmt::format("{:02x}", fmt::join(settings.secret->reveal(), ""));
         object["origin"] = settings.secret->origin();
@@ -63,6 +66,16 @@ Result<ProgramSettings> decode_settings(std::string_view line) {
     settings.bytes_max = bytes->get<std::uint64_t>();
     settings.has_peers = peers->get<bool>();
     settings.job = JobId(job->get<std::string>());
+    if (const auto tls = object.find("tls"); tls != object.end()) {
+        constexpr std::size_t kFiles = 3;
+        if (!tls->is_array() || tls->size() != kFiles ||
+            !std::ranges::all_of(*tls, [](const Json& file) { return file.is_string(); })) {
+            return unreadable("the files of TLS are none");
+        }
+        settings.tls = {.cert = (*tls)[0].get<std::string>(),
+                        .key = (*tls)[1].get<std::string>(),
+                        .ca = (*tls)[2].get<std::string>()};
+    }
     if (const auto secret = object.find("secret"); secret != object.end()) {
         const auto origin = object.find("origin");
         const auto found =

@@ -8,6 +8,7 @@
 #include "base/result.hpp"
 #include "base/tagged.hpp"
 #include "rendezvous/wire/secret.hpp"
+#include "rendezvous/wire/tls_files.hpp"
 
 namespace ddprun::agent {
 
@@ -23,6 +24,7 @@ struct ProgramSettings {
     bool has_peers = false;  ///< other nodes' programs copy from this one, and it from them
     JobId job;
     std::optional<rdzv::JobSecret> secret;  ///< none: --insecure
+    rdzv::TlsFiles tls;                     ///< all of them, or none
 };
 
 /// One line, with its end.

@@ -17,10 +17,16 @@ Result<void> take_memory(const CommandLine& line, const Surroundings& /*surround
                          "it needs --memory-checkpoints SIZE, with room for two "
                          "checkpoints of this node and two of another one");
     }
-    if (settings.max_nodes > 1) {
+    if (plan.tls.is_on() && plan.tls.cert.empty()) {
+        return bad_value(*replicas,
+                         "with --tls-ca the copies of checkpoints are encrypted, too, and each "
+                         "node shows its partner a certificate; give --tls-cert and --tls-key");
+    }
+    if (settings.max_nodes > 1 && !plan.tls.is_on()) {
         plan.notes.push_back(
             "--memory-replicas: the copies of checkpoints travel between nodes with a MAC, but "
-            "not encrypted; use it in a network where others may see the weights");
+            "not encrypted; give --tls-ca, --tls-cert and --tls-key, or use it in a network where "
+            "others may see the weights");
     }
     return {};
 }

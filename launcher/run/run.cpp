@@ -292,6 +292,7 @@ private:
         notes_.insert(notes_.end(), plan_.notes.begin(), plan_.notes.end());
         agent::AgentOptions options = options_of_agent(plan_, facts, saved_, limits_);
         options.memory.secret = secret_;
+        options.memory.tls = plan_.tls;
         return options;
     }
 

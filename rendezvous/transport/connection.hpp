@@ -59,6 +59,8 @@ public:
     boost::asio::awaitable<Result<void>> shake_tls(std::shared_ptr<const TlsContext> context,
                                                    std::string_view seen);
     [[nodiscard]] bool has_tls() const { return tls_ != nullptr; }
+    /// After shake_tls(): as TlsChannel's.
+    [[nodiscard]] std::string tls_binding() const { return tls_->binding(); }
     boost::asio::awaitable<Result<void>> read_exactly(char* to, std::size_t size);
     boost::asio::awaitable<Result<void>> write_whole(std::string_view bytes);
 

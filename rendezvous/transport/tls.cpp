@@ -1,6 +1,8 @@
 #include "rendezvous/transport/tls.hpp"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -109,8 +111,7 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::for_rendezvous(const TlsFi
     return std::shared_ptr<const TlsContext>(*std::move(made));
 }
 
-Result<std::shared_ptr<const TlsContext>> TlsContext::for_client(const TlsFiles& files,
-                                                                 std::vector<std::string> names) {
+Result<std::shared_ptr<TlsContext>> TlsContext::make_client(const TlsFiles& files) {
     if (files.ca.empty()) {
         return missing(
             "TLS needs --tls-ca, the authority that signed the certificate of the rendezvous");
@@ -120,8 +121,26 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::for_client(const TlsFiles&
         return made.error();
     }
     (*made)->is_client_ = true;
-    (*made)->names_ = std::move(names);
     ::SSL_CTX_set_verify((*made)->context_.get(), SSL_VERIFY_PEER, nullptr);
+    return made;
+}
+
+Result<std::shared_ptr<const TlsContext>> TlsContext::for_client(const TlsFiles& files,
+                                                                 std::vector<std::string> names) {
+    Result<std::shared_ptr<TlsContext>> made = make_client(files);
+    if (!made) {
+        return made.error();
+    }
+    (*made)->names_ = std::move(names);
+    return std::shared_ptr<const TlsContext>(*std::move(made));
+}
+
+Result<std::shared_ptr<const TlsContext>> TlsContext::for_partner(const TlsFiles& files) {
+    Result<std::shared_ptr<TlsContext>> made = make_client(files);
+    if (!made) {
+        return made.error();
+    }
+    (*made)->has_any_name_ = true;
     return std::shared_ptr<const TlsContext>(*std::move(made));
 }
 
@@ -160,7 +179,7 @@ Result<bool> TlsChannel::shake_hands() {
 }
 
 Result<bool> TlsChannel::check_name() const {
-    if (!context_->is_client_) {
+    if (!context_->is_client_ || context_->has_any_name_) {
         return true;
     }
     X509* const shown = ::SSL_get0_peer_certificate(ssl_.get());
@@ -176,6 +195,14 @@ Result<bool> TlsChannel::check_name() const {
                  fmt::format("its certificate is not for {}: the certificate's subject alternative "
                              "names must hold what --rdzv-endpoint names",
                              fmt::join(names, " or "))};
+}
+
+std::string TlsChannel::binding() const {
+    constexpr std::string_view kLabel = "EXPORTER-Channel-Binding";  // RFC 9266
+    std::array<unsigned char, 32> bytes{};
+    DDP_CHECK(::SSL_export_keying_material(ssl_.get(), bytes.data(), bytes.size(), kLabel.data(),
+                                           kLabel.size(), nullptr, 0, 1) == 1);
+    return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
 Result<std::size_t> TlsChannel::read(char* to, std::size_t size) {

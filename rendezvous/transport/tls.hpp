@@ -31,6 +31,11 @@ public:
     [[nodiscard]] static Result<std::shared_ptr<const TlsContext>> for_client(
         const TlsFiles& files, std::vector<std::string> names);
 
+    /// As for_client(), for a daemon with any certificate of the authority: the addresses of nodes
+    /// are in no certificate. The handshake inside then has to prove binding().
+    [[nodiscard]] static Result<std::shared_ptr<const TlsContext>> for_partner(
+        const TlsFiles& files);
+
 private:
     friend class TlsChannel;
     struct Free {
@@ -39,9 +44,11 @@ private:
 
     TlsContext() = default;
     static Result<std::shared_ptr<TlsContext>> load(const TlsFiles& files);
+    static Result<std::shared_ptr<TlsContext>> make_client(const TlsFiles& files);
 
     std::unique_ptr<SSL_CTX, Free> context_;
     bool is_client_ = false;
+    bool has_any_name_ = false;
     std::vector<std::string> names_;
     std::string cert_;  ///< for messages to people
 };
@@ -59,6 +66,10 @@ public:
     /// Goes on with the handshake as far as what was fed allows; true once it is over. Failure is
     /// final: BadMessage, or Refused for a certificate that is not taken.
     [[nodiscard]] Result<bool> shake_hands();
+
+    /// After the handshake: a text that both ends of this connection have, and no other one has. An
+    /// end that proves it speaks to the other end itself, and not to a relay.
+    [[nodiscard]] std::string binding() const;
 
     /// After the handshake: reads at most `size` bytes; 0: no more have arrived. Failure is final.
     [[nodiscard]] Result<std::size_t> read(char* to, std::size_t size);

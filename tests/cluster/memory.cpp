@@ -9,6 +9,7 @@
 #include "tests/cluster/nodes.hpp"
 #include "tests/cluster/proc.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/certificates.hpp"
 #include "tests/support/cluster.hpp"
 #include "tests/support/memory_client.hpp"
 
@@ -95,18 +96,28 @@ TEST_CASE("a job goes on without ddprun-memory, and the next generation has it a
     cluster.wait_all_gone();
 }
 
-TEST_CASE("with --memory-replicas 1 the other node has a copy") {
+TEST_CASE("with --memory-replicas 1 the other node has a copy, in clear only without TLS") {
+    const bool has_tls = GENERATE(false, true);
     Cluster cluster;
+    const Authority authority("ours");
+    const std::string ca = cluster.dir() / "ca.pem";
+    const std::string cert = cluster.dir() / "cert.pem";
+    const std::string key = cluster.dir() / "key.pem";
+    authority.write_cert(ca);
+    authority.issue(cert, key, "IP:127.0.0.1");
     const FreePort port;
     const std::string end = cluster.dir() / "end";
     Job job;
     job.endpoint = port.endpoint();
     job.flags = {"--memory-checkpoints", "64M", "--memory-replicas", "1"};
+    if (has_tls) {
+        job.flags.insert(job.flags.end(), {"--tls-ca", ca, "--tls-cert", cert, "--tls-key", key});
+    }
     job.script = {"--variable", kVariable, "--print", "--wait-for-file", end};
     Process& first = start_node(cluster, job);
     Process& second = start_node(cluster, job);
-    first.wait_for_line("not encrypted");
     MemoryClient left(socket_of(first), 0, 1);
+    CHECK((first.text().find("not encrypted") == std::string::npos) == has_tls);
     MemoryClient right(socket_of(second), 1, 1);
     CHECK(left.endpoint().rfind("127.0.0.1:", 0) == 0);
     left.name_partner(right.endpoint());

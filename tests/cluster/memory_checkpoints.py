@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 from process_tree import descendants
@@ -49,20 +50,31 @@ class MemoryCheckpoints(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def start(self, program, *arguments):
+    def start(self, program, *arguments, output=subprocess.PIPE):
         environment = {key: value for key, value in os.environ.items()
                        if not key.startswith(("PET_", "DDPRUN_", "TORCH", "OMP_", "SLURM"))}
         process = subprocess.Popen(
             [os.path.join(BIN, program), *arguments], cwd=self.folder, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             env={**environment, "TMPDIR": self.folder, "HOME": self.folder})
-        for clean in (process.stdout.close, process.wait, process.kill):  # the last one first
+        if process.stdout:
+            self.addCleanup(process.stdout.close)
+        for clean in (process.wait, process.kill):  # the last one first
             self.addCleanup(clean)
         return process
 
-    def start_job(self, *flags, steps, disk_every=NEVER, checkpoints="checkpoints", fifo=""):
+    def start_job(self, *flags, steps, disk_every=NEVER, checkpoints="checkpoints", fifo="",
+                  output=subprocess.PIPE):
         return self.start("ddprun", *flags, PROGRAM, self.path(checkpoints), str(steps),
-                          str(disk_every), *([fifo] if fifo else []))
+                          str(disk_every), *([fifo] if fifo else []), output=output)
+
+    def start_rendezvous(self):
+        daemon = self.start("ddprun-rendezvous", "--port", "0", "--insecure")
+        return self.find(daemon, r"listening on (127\.0\.0\.1:\d+)")[1]
+
+    def kill_machine(self, node):
+        kill_all([node.pid, *descendants(node.pid)])
+        self.said.append(node.communicate()[0] or "")
 
     def make_fifo(self):
         """Each byte in it lets a training do a step."""
@@ -177,8 +189,7 @@ class MemoryCheckpoints(unittest.TestCase):
     def kill_machines(self):
         steps = KILLS * (STEPS_OF_A_KILL + 1) + 2
         shape = ("--nnodes", "2", "--nproc-per-node", "1", "--warm", "off", "--insecure")
-        daemon = self.start("ddprun-rendezvous", "--port", "0", "--insecure")
-        endpoint = self.find(daemon, r"listening on (127\.0\.0\.1:\d+)")[1]
+        endpoint = self.start_rendezvous()
 
         def start_node(name, *flags, checkpoints="checkpoints", fifo=""):
             return self.start_job(*shape, "--rdzv-id", checkpoints, "--rdzv-endpoint", endpoint,
@@ -199,13 +210,43 @@ class MemoryCheckpoints(unittest.TestCase):
             self.check_resumed(nodes[0], kept) if kept else self.find(nodes[0], "^begins")
             kept = self.disturb(nodes[0])
             # Node 0 says the lines: it is the other one that dies.
-            kill_all([nodes[1].pid, *descendants(nodes[1].pid)])
-            nodes[1].communicate()
+            self.kill_machine(nodes[1])
             nodes[1] = start_node(f"spare{kill}", *flags, fifo=fifo)
         self.check_resumed(nodes[0], kept)
         os.write(self.leave, b"x" * steps)
         self.assertEqual(self.end(nodes[0]), expected)
         nodes[1].communicate()
+        self.check_disk()
+
+    def test_after_a_resume_any_machine_may_die_before_the_next_save(self):
+        endpoint = self.start_rendezvous()
+        fifo = self.make_fifo()
+        lines, output = os.pipe()
+        self.addCleanup(os.close, output)
+        # Either node may have rank 0, which says the lines.
+        both = types.SimpleNamespace(stdout=self.enterContext(os.fdopen(lines)))
+
+        def start_node(name, *flags):
+            return self.start_job(
+                "--nnodes", "2", "--nproc-per-node", "1", "--warm", "off", "--insecure",
+                "--rdzv-id", "twice", "--rdzv-endpoint", endpoint, "--node-id", name,
+                "--memory-checkpoints", "256M", "--memory-replicas", "1", "--max-restarts", "2",
+                *flags, steps=4, fifo=fifo, output=output)
+
+        nodes = [start_node(f"node{node}", "--node-rank", str(node)) for node in range(2)]
+        self.find(both, "^begins")
+        os.write(self.leave, b"xx")
+        for _ in range(2):
+            kept = self.await_line(both, "kept")[1]
+        # The one that has been there for longer dies, then the one that has resumed with it.
+        for place in (1, 0):
+            self.kill_machine(nodes[place])
+            nodes[place] = start_node(f"spare{place}")
+            self.assertEqual(self.check_resumed(both, kept), kept)
+        os.write(self.leave, b"xxxx")
+        self.find(both, "^parameters")
+        for node in nodes:
+            self.assertEqual(node.wait(), 0, "".join(self.said))
         self.check_disk()
 
 

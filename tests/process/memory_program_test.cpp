@@ -15,60 +15,18 @@
 #include <string>
 #include <vector>
 
-#include <boost/asio/io_context.hpp>
 #include <fmt/format.h>
 
+#include "tests/process/memory_node.hpp"
 #include "tests/support/catch.hpp"
-#include "tests/support/memory_client.hpp"
 #include "worker_runtime/memory/protocol.hpp"
 
 using namespace ddprun;
 using agent::MemoryOptions;
-using agent::MemoryProgram;
 using namespace ddprun::test;
 using worker::MemoryReply;
 using worker::MemoryRequest;
 using worker::MemoryVerb;
-
-namespace {
-
-constexpr std::uint64_t kBytesMax = 4 << 20;
-
-/// One program, as ddprun has it.
-struct Node {
-    explicit Node(MemoryOptions options = {.bytes_max = kBytesMax}, bool has_partners = false)
-        : program(io, std::move(options), JobId("job"), has_partners,
-                  {.say = [this](const std::string& line) { lines.push_back(line); },
-                   .on_child = [this](int child) { pid = child; }}) {
-        begin();
-    }
-
-    void begin() {
-        socket = program.begin_generation("127.0.0.1");
-        REQUIRE_FALSE(socket.empty());
-    }
-    /// Returns when ddprun has heard of the program's end.
-    void kill() {
-        REQUIRE(::kill(pid, SIGKILL) == 0);
-        while (lines.empty()) {
-            io.run_one();
-        }
-    }
-
-    boost::asio::io_context io;
-    std::vector<std::string> lines;
-    int pid = 0;
-    MemoryProgram program;
-    std::string socket;
-};
-
-struct Client : MemoryClient {
-    explicit Client(const Node& node) : MemoryClient(node.socket) {}
-    Client(const Node& node, int rank, std::uint64_t generation = 1)
-        : MemoryClient(node.socket, rank, generation) {}
-};
-
-}  // namespace
 
 TEST_CASE("a checkpoint that is written and sealed outlives its workers") {
     const Node node;
@@ -160,7 +118,7 @@ TEST_CASE("a begin past the bound is refused, and the sealed step stays") {
     MemoryRequest large;
     large.verb = MemoryVerb::Begin;
     large.step = 2;
-    large.files = {{.name = "model", .size = kBytesMax, .xxh3_128 = {}}};
+    large.files = {{.name = "model", .size = kNodeBytesMax, .xxh3_128 = {}}};
     const MemoryReply refused = worker.try_to(large);
     REQUIRE(refused.error.has_value());
     CHECK(refused.error->code == ErrorCode::LimitExceeded);
@@ -225,7 +183,8 @@ TEST_CASE("the secret is neither in the arguments nor in the environment of the 
     rdzv::JobSecret::Bytes bytes{};
     bytes.fill(0xab);
     const Node node(
-        MemoryOptions{.bytes_max = kBytesMax, .secret = rdzv::JobSecret(bytes, "a file")}, true);
+        MemoryOptions{.bytes_max = kNodeBytesMax, .secret = rdzv::JobSecret(bytes, "a file")},
+        true);
     Client worker(node, 0);  // it has its settings now
     for (const char* const file : {"cmdline", "environ"}) {
         const std::string path = fmt::format("/proc/{}/{}", node.pid, file);
@@ -244,12 +203,6 @@ TEST_CASE("the secret is neither in the arguments nor in the environment of the 
 
 namespace {
 
-MemoryOptions with_secret(unsigned char byte) {
-    rdzv::JobSecret::Bytes bytes{};
-    bytes.fill(byte);
-    return {.bytes_max = std::uint64_t{64} << 20, .secret = rdzv::JobSecret(bytes, "a file")};
-}
-
 MemoryRequest fetch_of(std::int64_t step, const std::string& name, const std::string& content,
                        const std::string& endpoint) {
     MemoryRequest request;
@@ -259,15 +212,6 @@ MemoryRequest fetch_of(std::int64_t step, const std::string& name, const std::st
     request.files = {file_of(name, content)};
     request.endpoint = endpoint;
     return request;
-}
-
-/// More than a window of pieces, and no whole number of them.
-std::string large_content() {
-    std::string content((std::size_t{5} << 20) + 4321, '\0');
-    for (std::size_t i = 0; i < content.size(); ++i) {
-        content[i] = static_cast<char>(i * 2654435761U >> 13);
-    }
-    return content;
 }
 
 }  // namespace

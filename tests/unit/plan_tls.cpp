@@ -53,3 +53,13 @@ TEST_CASE("files of TLS that do not go together are refused with what is missing
     CHECK(refusal("--tls-ca b.pem") == "--tls-ca b.pem: no such file; it must hold PEM");
     CHECK(refusal("--tls-ca /tmp") == "--tls-ca /tmp: no such file; it must hold PEM");
 }
+
+TEST_CASE(
+    "copies of checkpoints in memory are encrypted if the rendezvous is, which needs all files") {
+    const std::string copied = "--memory-checkpoints 1M --memory-replicas 1 --tls-ca a.pem";
+    CHECK(as_plan(outcome_with_files(kTwoNodes + copied + " --tls-cert c.pem --tls-key k.pem"))
+              .notes.empty());
+    CHECK(refusal(copied) ==
+          "--memory-replicas 1: with --tls-ca the copies of checkpoints are encrypted, too, and "
+          "each node shows its partner a certificate; give --tls-cert and --tls-key");
+}
