@@ -214,9 +214,12 @@ Action declare_checkpoints(CLI::App& verb) {
         ->check(CLI::IsMember({"list", "verify", "pin", "unpin"}));
     verb.add_option("DIR", options->dir, "the folder that a training saves its checkpoints in")
         ->required();
-    add_value(verb, "--step,STEP", "N", options->step,
-              "only the checkpoint of this step, also as --step N; default: all")
-        ->check(at_least<std::int64_t>(0));
+    constexpr const char* kStepHelp = "only the checkpoint of this step; default: all";
+    CLI::Option* const step =
+        verb.add_option("STEP", options->step, kStepHelp)->check(at_least<std::int64_t>(0));
+    add_value(verb, "--step", "N", options->step, kStepHelp)
+        ->check(at_least<std::int64_t>(0))
+        ->excludes(step);
     verb.add_flag("--json", options->wants_json, "one object a line");
     verb.footer(R"(
 DIR has the checkpoints of ddprun::Checkpoints in C++ or Python. The newest
