@@ -15,7 +15,7 @@ struct MemoryLimits {
     std::size_t memory_peers_max = 64;      ///< connections of other nodes' programs at once
     std::size_t memory_offers_max = 64;     ///< of one such connection, that wait for their answer
     std::size_t memory_piece_bytes_max = std::size_t{512} << 10;  ///< one request for a file's part
-    std::size_t memory_pieces_ahead = 4;  ///< requested of one peer and not yet received
+    std::size_t memory_pieces_ahead = 12;  ///< requested of one peer and not yet received
     /// copied from other nodes by one program, each second: half of a link of 25 Gbit/s, the rest
     /// is the training's
     std::uint64_t memory_copy_bytes_per_second = std::uint64_t{1500} << 20;

@@ -22,7 +22,7 @@ usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD | --on-terminal] [--
                         first-line|death|speed|memory]...
        scripts/bench.sh resume [--runs N] [--mebibytes N] [--folder DIR]
        scripts/bench.sh checkpoint [--runs N] [--mebibytes N]... [--ranks N]... [--folder DIR]
-                        [--only save|async|hidden|load]...
+                        [--only save|async|hidden|load|memory]...
 
 launch   starting 8 workers, memory and wake-ups beside them, restart after a crash on one node and
          on two, loss of a node, death of workers with much memory, CPU for the logs of 8 workers:
@@ -64,8 +64,10 @@ checkpoint
          torch.save, dcp.save, dcp.async_save and their loads, in turn on one file system: how long
          the training stands still when its step follows at once and when computation hides the
          save, the time until the disk has it, the first save and the tenth, CPU for each GiB; and
-         the floors, memcpy and a write past the page cache. --folder must be on a disk; by default
-         it is below build/bench. Writes build/bench/checkpoint.json.
+         the floors, memcpy and a write past the page cache. With 2 ranks also --memory-checkpoints
+         on one node, and on two with a copy on the other one, in clear and through TLS: the same
+         saves and loads through memory and through the disk in turn. --folder must be on a disk; by
+         default it is below build/bench. Writes build/bench/checkpoint.json.
 
 --beside BUILD measures another build of ddprun in turn, in place of torchrun or PyTorch: the folder
 build/release of a checkout of the commit before. --on-terminal measures ddprun on a terminal, whose
@@ -97,7 +99,7 @@ case "$bench" in
     resume) programs=(ddprun ddprun-keeper ddprun-readahead) ;;
     runtime | warm | checkpoint)
         if [ "$bench" = checkpoint ]; then
-            programs=(checkpoint_rank)
+            programs+=(checkpoint_rank memory_rank ddprun-memory)
         else
             programs+=(train_digits)
         fi

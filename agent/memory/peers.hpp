@@ -44,11 +44,11 @@ struct PeersTls {
 };
 
 /// The connections to the ddprun-memory programs of other nodes. Each end proves the job's secret
-/// (rendezvous/wire/handshake.hpp), and each frame carries a MAC. TLS, if there is any, is around
-/// all of this, and the proof of the secret is bound to it. A copy is pulled: the program
-/// that wants a file asks for pieces of it, few at a time and only as fast as the bound on bytes
-/// per second allows, so that neither end blocks its loop for long. A copy counts once the
-/// checksum of the whole file is right. One thread; outlives the loop's run.
+/// (rendezvous/wire/handshake.hpp), and each frame carries a MAC. With TLS the proof is bound to
+/// the connection, and TLS takes the MAC's place. A copy is pulled: the program that wants a file
+/// asks for pieces of it, few at a time and only as fast as the bound on bytes per second allows,
+/// so that neither end blocks its loop for long. A copy counts once the checksum of the whole file
+/// is right. One thread; outlives the loop's run.
 class Peers {
 public:
     Peers(boost::asio::io_context& io, const MemoryLimits& limits, const JobId& job,

@@ -6,6 +6,11 @@ thread per rank. Each run starts all ranks afresh and has ten rounds. In a round
 take turns at every measure, with a sync() in between. Each round also measures two floors: memcpy()
 into memory that has its pages, and a write past the page cache with fsync. The bench asserts
 nothing: the table holds the figures of this run on the file system of --folder.
+
+memory_rank.cpp, under ddprun --memory-checkpoints, does the same through the memory of its nodes
+and through the disk in turn: two ranks on one node, and on two nodes of this machine, each with a
+copy on the other one, in clear and through TLS. Its floors: memcpy() of the rank's share, or of the
+whole state that each rank loads, and the share through a TCP connection.
 """
 
 import argparse
@@ -24,7 +29,7 @@ ROUNDS = 10
 LAYER_MEBIBYTES = 32
 CALIBRATION = 50  # multiplications
 MS = 1e3
-MEASURES = ("save", "async", "hidden", "load")
+MEASURES = ("save", "async", "hidden", "load", "memory")
 
 
 class Times(NamedTuple):
@@ -158,6 +163,87 @@ class Bench:
                     shutil.rmtree(self.arguments.folder, ignore_errors=True)
         Rows(self.table, sessions, mebibytes, world).add(self.wanted)
 
+    def memory_session(self, mebibytes, nodes, tls, log):
+        """The times of each round but the first, by measure: of the slowest rank, in ms."""
+        folder = os.path.join(os.path.abspath(self.arguments.folder), "memory")
+        os.makedirs(folder)
+        flags = ["--nproc-per-node", str(2 // nodes), "--warm", "off", "--memory-checkpoints",
+                 "16G"]
+        if nodes > 1:
+            flags += ["--nnodes", str(nodes), "--memory-replicas", "1", "--rdzv-id", "bench",
+                      "--rdzv-endpoint", f"127.0.0.1:{free_port()}", *tls]
+        command = [os.path.join(self.arguments.build, "bin", "ddprun"), *flags,
+                   os.path.join(self.arguments.build, "tests", "memory_rank"), str(mebibytes),
+                   folder, str(ROUNDS)]
+        environment = {key: value for key, value in os.environ.items()
+                       if not key.startswith(("PET_", "TORCHELASTIC_", "DDPRUN_"))}
+        environment["OMP_NUM_THREADS"] = "1"
+        self.loads.append(os.getloadavg()[0])
+        jobs = [subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=log, text=True)
+                for _ in range(nodes)]
+        said = [job.communicate()[0] for job in jobs]
+        if any(job.returncode for job in jobs):
+            raise RuntimeError(f"{' '.join(command)} has failed")
+        ranks = [{} for _ in range(2)]
+        for node, output in enumerate(said):
+            for words in map(str.split, output.splitlines()):
+                if words[:1] == ["time"]:
+                    # The ranks of a node say the same measures, in any order.
+                    rounds = [rank.setdefault(words[1], []) for rank in ranks[node::nodes]]
+                    min(rounds, key=len).append(float(words[2]) * MS)
+        return {name: [max(times) for times in zip(*(rank[name] for rank in ranks))][1:]
+                for name in ranks[0]}
+
+    def measure_memory(self, mebibytes):
+        certificates = os.path.join(os.path.dirname(os.path.abspath(self.arguments.json)),
+                                    "certificates")
+        with_tls = make_certificate(certificates)
+        for where, nodes, tls in (("1 node", 1, []), ("2 nodes, a copy on the other", 2, []),
+                                  ("2 nodes, a copy through TLS", 2, with_tls)):
+            samples = {}
+            for run in range(self.arguments.runs):
+                say(f"{mebibytes} MiB in memory, {where}: run {run + 1} of {self.arguments.runs}")
+                with open(self.log, "wb") as log:
+                    try:
+                        for name, times in self.memory_session(mebibytes, nodes, tls, log).items():
+                            samples.setdefault(name, []).extend(times)
+                    except RuntimeError as error:
+                        say(f"FAILED: {error}; its console is in {self.log}")
+                        return
+                    finally:
+                        shutil.rmtree(self.arguments.folder, ignore_errors=True)
+            add_memory(self.table, f"{mebibytes} MiB, 2 ranks, {where}", samples, nodes > 1)
+
+
+def make_certificate(folder):
+    """One for 127.0.0.1 that is its own authority; the flags that name it."""
+    os.makedirs(folder, exist_ok=True)
+    cert, key = (os.path.join(folder, name) for name in ("cert.pem", "key.pem"))
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                    "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=bench",
+                    "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
+                   check=True, capture_output=True)
+    return ["--tls-cert", cert, "--tls-key", key, "--tls-ca", cert]
+
+
+def add_memory(table, label, samples, has_copies):
+    rows = [("resume() from memory; memcpy of the whole state", "ratio >= 0.67", "resume-memory",
+             "copy-whole"),
+            ("resume() from memory; from the page cache", "", "resume-memory", "resume-disk"),
+            ("save_async() into memory: stall; memcpy of the share", "", "save-memory-stall",
+             "copy-share"),
+            ("save_async(): stall, into memory; onto the disk", "", "save-memory-stall",
+             "save-disk-stall"),
+            ("save_async() until kept in memory; until on the disk", "", "save-memory",
+             "save-disk")]
+    if has_copies:
+        rows.append(("save_async() until kept on both nodes; the share through a socket", "",
+                     "save-memory", "socket-share"))
+    for what, goal, ours, theirs in rows:
+        table.add(f"{label}: {what}", "ms", goal, "ddprun", samples[ours])
+        table.add(f"{label}: {what}", "ms", goal, "beside", samples[theirs])
+
 
 def hidden_ms(mebibytes):
     """The length of a computation that can hide the copy."""
@@ -288,7 +374,10 @@ def main():
     bench = Bench(arguments)
     for size in sizes:
         for world in arguments.ranks or [1, 2]:
-            bench.measure(size, world)
+            if bench.wanted - {"memory"}:
+                bench.measure(size, world)
+            if world == 2 and "memory" in bench.wanted:
+                bench.measure_memory(size)
             # After each: the next ones take minutes, and may be interrupted.
             bench.table.write_json(arguments.json,
                                    {"bench": "checkpoint", "runs": arguments.runs,

@@ -4,7 +4,7 @@ Method: kept_training.cpp and .py say when a step is kept: all ranks have writte
 A worker, or all processes of a node with its memory, are killed by SIGKILL at a moment that a seed
 chooses among the lines of rank 0. The next generation goes on from the last kept step or a later
 one, no checkpoint is on the disk, and the last parameters are those of an undisturbed training.
-$DDPRUN_MEMORY_JOBS is the number of jobs for each of the two kinds, 1 unless given. Each has five
+$DDPRUN_MEMORY_JOBS is the number of jobs for each kind of kill, 1 unless given. Two kinds have five
 kills, because ddprun pauses before restarts that are too many in a minute.
 
 usage: memory_checkpoints.py BIN_DIR PROGRAM [unittest's words]
@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import types
 import unittest
 
@@ -39,6 +40,14 @@ def kill_all(pids):
                 os.kill(pid, name)
             except ProcessLookupError:
                 pass
+
+
+def command_of(pid):
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 class MemoryCheckpoints(unittest.TestCase):
@@ -217,6 +226,50 @@ class MemoryCheckpoints(unittest.TestCase):
         self.assertEqual(self.end(nodes[0]), expected)
         nodes[1].communicate()
         self.check_disk()
+
+    def test_a_killed_memory_program_costs_copies_and_no_training(self):
+        for _ in self.seeds():
+            self.kill_memory_programs()
+
+    def kill_memory_programs(self):
+        """On either node, at any moment of a save. The disk gets each fourth step as before."""
+        steps = 12
+        endpoint = self.start_rendezvous()
+        fifo = self.make_fifo()
+        lines, output = os.pipe()
+        self.addCleanup(os.close, output)
+        both = types.SimpleNamespace(stdout=self.enterContext(os.fdopen(lines)))
+        nodes = [self.start_job(
+            "--nnodes", "2", "--nproc-per-node", "1", "--warm", "off", "--insecure",
+            "--rdzv-id", "memory", "--rdzv-endpoint", endpoint, "--node-rank", str(node),
+            "--memory-checkpoints", "256M", "--memory-replicas", "1", "--max-restarts", "1",
+            steps=steps, disk_every=4, fifo=fifo, output=output) for node in range(2)]
+        pids = [int(self.find(both, r"^rank \d of 2 is (\d+)")[1]) for _ in range(2)]
+        self.find(both, "^begins")
+        os.write(self.leave, b"x")
+        self.await_line(both, "kept")
+        os.write(self.leave, b"x")
+        word = self.dice.choice(("", *LINES))
+        if word:
+            self.await_line(both, word)
+        time.sleep(self.dice.uniform(0, 0.05))
+        node = self.dice.choice(nodes)
+        kill_all([pid for pid in descendants(node.pid) if command_of(pid) == "ddprun-memory"])
+        self.find(both, "ddprun-memory was killed by SIGKILL; the checkpoints in memory are gone")
+        # Steps that no memory keeps are not missed by the training, nor by the disk.
+        os.write(self.leave, b"x" * 6)
+        self.find(both, "^trained 8")
+        # The next generation has a new program, and keeps its steps again.
+        os.kill(self.dice.choice(pids), signal.SIGKILL)
+        resumed = int(self.find(both, r"^resumed (\d+)")[1])
+        self.assertGreaterEqual(resumed, 4, "".join(self.said))
+        os.write(self.leave, b"x" * steps)
+        last = None
+        while last != steps:
+            last = self.await_line(both, "kept")[1]
+        for each in nodes:
+            self.assertEqual(each.wait(), 0, "".join(self.said))
+        self.check_disk(4, 8, 12)
 
     def test_after_a_resume_any_machine_may_die_before_the_next_save(self):
         endpoint = self.start_rendezvous()
