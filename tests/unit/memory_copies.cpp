@@ -149,3 +149,13 @@ TEST_CASE("checkpoints are kept in memory when every rank has a connection") {
     CHECK(!none.is_kept);
     CHECK(none.line.empty());
 }
+
+TEST_CASE("a node whose files are not known is named") {
+    worker::MemoryReply lost;
+    lost.note = "ddprun-memory has ended";
+    const auto nodes = worker::nodes_of({encode(worker::MemoryReply()), encode(lost)});
+    REQUIRE(nodes.has_value());
+    CHECK_THAT(worker::unlisted_line(*nodes),
+               Catch::Contains("rank 1: ") && Catch::Contains(": ddprun-memory has ended"));
+    CHECK(worker::unlisted_line({node_with({})}).empty());
+}

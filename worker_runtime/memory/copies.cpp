@@ -23,9 +23,22 @@ Result<std::vector<NodeCopies>> nodes_of(const std::vector<std::string>& texts) 
         if (!reply) {
             return reply.error();
         }
-        nodes.push_back({.endpoint = reply->endpoint, .steps = std::move(reply->steps)});
+        nodes.push_back({.endpoint = reply->endpoint,
+                         .steps = std::move(reply->steps),
+                         .why_unlisted = reply->note});
     }
     return nodes;
+}
+
+std::string unlisted_line(const std::vector<NodeCopies>& nodes) {
+    const auto unlisted = std::ranges::find_if(
+        nodes, [](const NodeCopies& node) { return !node.why_unlisted.empty(); });
+    return unlisted == nodes.end()
+               ? std::string()
+               : fmt::format(
+                     "rank {}: the checkpoints in the memory of its node are not used, they "
+                     "cannot be listed: {}",
+                     unlisted - nodes.begin(), unlisted->why_unlisted);
 }
 
 std::vector<MemoryCandidate> candidates_among(const std::vector<NodeCopies>& nodes,

@@ -17,6 +17,7 @@ namespace ddprun::worker {
 struct NodeCopies {
     std::string endpoint;
     std::vector<MemoryStep> steps;
+    std::string why_unlisted;  ///< its files are not known; empty: they are
 };
 
 /// A checkpoint of which at least one node has the manifest.
@@ -44,6 +45,9 @@ struct MemoryFetch {
 
 /// Each node's files, from the texts of all ranks, by rank; only first ranks of nodes have files.
 [[nodiscard]] Result<std::vector<NodeCopies>> nodes_of(const std::vector<std::string>& texts);
+
+/// The line for people about the first node whose files are not known; empty if all are.
+[[nodiscard]] std::string unlisted_line(const std::vector<NodeCopies>& nodes);
 
 /// Those whose step is at least `at_least`. The newest comes first: that of the latest generation,
 /// and of its steps the highest.

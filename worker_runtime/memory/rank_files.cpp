@@ -105,7 +105,11 @@ std::string copies_text(CheckpointMemory& memory, const PlaceOnNode& place) {
     if (place.local_rank == 0) {
         Result<std::vector<MemoryStep>> steps = memory.list();
         own.endpoint = memory.endpoint();
-        own.steps = steps ? *std::move(steps) : std::vector<MemoryStep>();
+        if (steps) {
+            own.steps = *std::move(steps);
+        } else {
+            own.note = steps.error().what;
+        }
     }
     return encode(own);
 }

@@ -126,6 +126,9 @@ Result<std::optional<LoadedCheckpoint>> MemoryTier::load(ProcessGroup& group,
     if (!nodes) {
         return nodes.error();
     }
+    if (const std::string line = unlisted_line(*nodes); !line.empty() && group.rank() == 0) {
+        say_(line);
+    }
     for (const MemoryCandidate& candidate : candidates_among(*nodes, at_least)) {
         Result<LoadedCheckpoint> loaded = load_from(group, candidate, *nodes);
         if (const Result<void> whole = group.check("loading a checkpoint from memory"); !whole) {

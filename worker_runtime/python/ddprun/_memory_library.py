@@ -72,7 +72,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "memory_seal": [_Handle, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int32],
     "memory_copies": [_Handle, _Text],
     "memory_candidates": [_Handle, _Text, ctypes.c_uint64, ctypes.c_int64,
-                          ctypes.POINTER(ctypes.c_uint64)],
+                          ctypes.POINTER(ctypes.c_uint64), _Text],
     "memory_read_manifest": [_Handle, ctypes.c_uint64, _Text],
     "memory_fetch": [_Handle, ctypes.c_uint64, ctypes.c_char_p],
     "memory_open": [_Handle, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p),
@@ -143,16 +143,17 @@ class NodeMemory:
         self._call("copies", text)
         return _str(text)
 
-    def candidates(self, texts: Sequence[str], at_least: int) -> list[Candidate]:
-        """The steps, from `at_least` on, that may be whole; the newest first. texts: copies() of
-        all ranks. The next calls take an index of the list."""
-        count, candidate = ctypes.c_uint64(), _Candidate()
-        self._call("candidates", _list(texts), len(texts), at_least, count)
+    def candidates(self, texts: Sequence[str], at_least: int) -> tuple[list[Candidate], str]:
+        """The steps, from `at_least` on, that may be whole; the newest first. A line for people
+        about a node whose files are not known. texts: copies() of all ranks. The next calls take an
+        index of the list."""
+        count, candidate, line = ctypes.c_uint64(), _Candidate(), ctypes.c_char_p()
+        self._call("candidates", _list(texts), len(texts), at_least, count, line)
         found = []
         for index in range(count.value):
             self._library._c.ddprun_checkpoint_memory_candidate(self._handle, index, candidate)
             found.append(Candidate(candidate.step, candidate.manifest_rank))
-        return found
+        return found, _str(line)
 
     def read_manifest(self, index: int) -> str:
         """Its text on the rank that can read it; empty on others."""

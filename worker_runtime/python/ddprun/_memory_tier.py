@@ -52,7 +52,10 @@ class MemoryTier:
     def load(self, exchange: Exchange, at_least: int) -> tuple[int, OpenCheckpoint] | None:
         """The newest step, at least `at_least`, of which the nodes together have all files."""
         texts = exchange.gather(self._memory.copies())
-        for index, candidate in enumerate(self._memory.candidates(texts, at_least)):
+        candidates, line = self._memory.candidates(texts, at_least)
+        if line and exchange.rank == 0:
+            self._worker._warn(line)
+        for index, candidate in enumerate(candidates):
             opened, problem = self._opened(exchange, index, candidate.manifest_rank)
             if problem is None and opened is not None:
                 return candidate.step, opened

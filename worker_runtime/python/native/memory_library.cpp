@@ -221,10 +221,11 @@ std::int32_t ddprun_checkpoint_memory_copies(DdprunMemory* memory, const char** 
 
 std::int32_t ddprun_checkpoint_memory_candidates(DdprunMemory* memory, const char* const* texts,
                                                  std::uint64_t count, std::int64_t at_least,
-                                                 std::uint64_t* found, DdprunError* error) {
+                                                 std::uint64_t* found, const char** line,
+                                                 DdprunError* error) {
     return guarded(error, [&]() -> Result<void> {
         const Result<std::vector<std::string>> all = all_of(texts, count);
-        if (!all || memory == nullptr || found == nullptr) {
+        if (!all || memory == nullptr || found == nullptr || line == nullptr) {
             return all ? bad("no place for candidates") : all.error();
         }
         Result<std::vector<worker::NodeCopies>> nodes = worker::nodes_of(*all);
@@ -234,7 +235,7 @@ std::int32_t ddprun_checkpoint_memory_candidates(DdprunMemory* memory, const cha
         memory->nodes = *std::move(nodes);
         memory->candidates = worker::candidates_among(memory->nodes, at_least);
         *found = memory->candidates.size();
-        return {};
+        return hand_out(*memory, worker::unlisted_line(memory->nodes), line);
     });
 }
 

@@ -68,10 +68,12 @@ std::int32_t ddprun_checkpoint_memory_seal(DdprunMemory* memory, std::int64_t st
 std::int32_t ddprun_checkpoint_memory_copies(DdprunMemory* memory, const char** text,
                                              DdprunError* error);
 
-/// candidates_among() the copies_text() of all ranks; returns how many there are in `found`.
+/// candidates_among() the copies_text() of all ranks; returns how many there are in `found`, and
+/// unlisted_line() in `line`.
 std::int32_t ddprun_checkpoint_memory_candidates(DdprunMemory* memory, const char* const* texts,
                                                  std::uint64_t count, std::int64_t at_least,
-                                                 std::uint64_t* found, DdprunError* error);
+                                                 std::uint64_t* found, const char** line,
+                                                 DdprunError* error);
 /// The `index`th; 1 if there is none.
 std::int32_t ddprun_checkpoint_memory_candidate(const DdprunMemory* memory, std::uint64_t index,
                                                 DdprunCandidate* candidate);
