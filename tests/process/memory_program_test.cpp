@@ -172,6 +172,13 @@ TEST_CASE("when the program has died no worker waits, and the next generation ha
     CHECK(next.list().empty());
 }
 
+TEST_CASE("a node of a job with TLS needs no certificate if it has no partner") {
+    const Node node({.bytes_max = kNodeBytesMax, .tls = {.ca = "/no/ca.pem"}});
+    Client worker(node, 0);
+    (void)worker.write(7, "model.safetensors", "weights");
+    CHECK(worker.list().size() == 1);
+}
+
 TEST_CASE("the program ends with ddprun") {
     Node node;
     Client worker(node, 0);

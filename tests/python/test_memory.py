@@ -179,20 +179,26 @@ class Memory(ForkedTest):
         with unittest.mock.patch.object(self, "on_ranks", self.fork):
             return self.on_node(act)
 
-    def test_a_rank_that_cannot_seal_leaves_the_step_before(self):
+    def test_a_node_that_cannot_write_its_manifest_leaves_the_step_before_on_all(self):
         from ddprun._memory_library import NodeMemory
+        write = NodeMemory.write_manifest
 
         def act(rank):
+            def refuse(memory, *arguments):
+                if rank == 1:
+                    raise CheckpointError("no")
+                write(memory, *arguments)
+
             checkpoints = self.checkpoints()
             checkpoints.save_async(1, **tensors(1)).wait()
-            with unittest.mock.patch.object(NodeMemory, "seal", side_effect=CheckpointError("no")):
+            with unittest.mock.patch.object(NodeMemory, "write_manifest", refuse):
                 saving = checkpoints.save_async(2, **tensors(2))
                 with self.assertRaisesRegex(CheckpointError,
-                                            "step 2 is not kept in memory: rank 0: no$"):
+                                            "step 2 is not kept in memory: rank 1: no$"):
                     saving.wait()
 
         (_, said), (_, quiet) = self.on_node(act)
-        self.assertEqual(said, "ddprun: rank 0: step 2 is not kept in memory: rank 0: no; the "
+        self.assertEqual(said, "ddprun: rank 0: step 2 is not kept in memory: rank 1: no; the "
                                "training goes on\n")
         self.assertEqual(quiet, "")
         self.assertEqual(self.resumed(), (1, ""))
@@ -219,8 +225,8 @@ class Memory(ForkedTest):
                 checkpoints.save_async(step, **tensors(step)).wait()
 
         (_, said), (_, quiet) = self.on_node(act)
-        self.assertRegex(said, "^ddprun: rank 0: no checkpoint is kept in memory: rank 1: .*; give "
-                               "every node --memory-checkpoints\n$")
+        self.assertRegex(said, "^ddprun: rank 0: no checkpoint is kept in memory, saves go to the "
+                               "disk only: rank 1: .*\n$")
         self.assertEqual((quiet, self.disk()), ("", ["step-000000000002"]))
 
     def test_memory_that_is_short_is_a_line_and_the_disk_has_its_steps(self):
@@ -274,8 +280,9 @@ class Memory(ForkedTest):
             _memory_library.NodeMemory(library, place._replace(local_world_size=0))
         memory = _memory_library.NodeMemory(library, place)
         self.assertIn("its node keeps no checkpoints", memory.text)
-        for call in (lambda: memory.write(1, []), memory.copies, lambda: memory.seal(1, "", False),
-                     lambda: memory.read_manifest(0), lambda: memory.open(0)):
+        for call in (lambda: memory.write(1, []), lambda: memory.write_manifest(1, "", False),
+                     lambda: memory.seal(1), memory.copies, lambda: memory.read_manifest(0),
+                     memory.open, memory.keep):
             with self.assertRaisesRegex(CheckpointError, "no connection"):
                 call()
         with self.assertRaises(CheckpointError):

@@ -556,13 +556,16 @@ TEST_CASE("leftovers go, a checkpoint that was put aside comes back, everything 
     std::filesystem::rename(folder / "step-000000000002", folder / aside_name(2, kReplacedEnding));
     std::filesystem::copy(folder / "step-000000000001", folder / aside_name(3, kReplacedEnding));
     std::filesystem::copy(folder / "step-000000000001", folder / aside_name(4, kPartialEnding));
+    // It was pinned when its writer was about to remove it.
+    std::filesystem::copy(folder / "step-000000000001", folder / aside_name(5, kPartialEnding));
+    write_text(folder / (aside_name(5, kPartialEnding) + "/pinned"), "");
     std::filesystem::create_directory(folder / ".step-000000000009.mine.partial");
     std::filesystem::create_directory(folder / "mine.partial");
     CHECK(steps_in(folder.path()) == Steps{3, 1});
     remove_leftovers(folder.path());
     CHECK(names_in(folder.path()) == Names{".step-000000000009.mine.partial", "mine.partial",
                                            "step-000000000001", "step-000000000002",
-                                           "step-000000000003"});
+                                           "step-000000000003", "step-000000000005"});
     CHECK(weight_of(folder.path(), 2) == some_bytes(24, 2));
     CHECK(weight_of(folder.path(), 3) == some_bytes(24, 3));
     remove_leftovers(folder / "none");

@@ -14,6 +14,7 @@
 #include "worker_runtime/checkpoint/checkpoint_files.hpp"
 #include "worker_runtime/checkpoint/folder.hpp"
 #include "worker_runtime/checkpoint/manifest.hpp"
+#include "worker_runtime/checkpoint/pins.hpp"
 
 namespace ddprun::worker {
 
@@ -89,8 +90,14 @@ void remove_leftovers(const std::string& dir) {
     }
     for (const std::string& name : *names) {
         const std::string path = path_of(dir, name);
-        if (step_of_aside_name(name, kPartialEnding)) {
-            remove_all_of(path);
+        if (const auto step = step_of_aside_name(name, kPartialEnding)) {
+            // A writer may have died between its look for a pin and the rename back.
+            const std::string place = path_of(dir, step_folder_name(*step));
+            const bool is_kept = is_pinned(path) && ::access(place.c_str(), F_OK) != 0 &&
+                                 ::rename(path.c_str(), place.c_str()) == 0;
+            if (!is_kept) {
+                remove_all_of(path);
+            }
         } else if (const auto step = step_of_aside_name(name, kReplacedEnding)) {
             // Its writer died before the new one was in its place, or before it removed the old.
             const std::string place = path_of(dir, step_folder_name(*step));

@@ -94,10 +94,14 @@ Result<std::optional<std::string>> set_aside(const std::string& dir, std::int64_
     if (::rename(place.c_str(), aside.c_str()) != 0) {
         return system_error(errno, fmt::format("old checkpoint {} cannot be removed", place));
     }
-    if (is_pinned(aside) && ::rename(aside.c_str(), place.c_str()) == 0) {
-        return std::optional<std::string>();
+    if (!is_pinned(aside)) {
+        return std::optional(aside);
     }
-    return std::optional(aside);
+    if (::rename(aside.c_str(), place.c_str()) != 0) {
+        return system_error(
+            errno, fmt::format("pinned checkpoint {} stays under the name {}", place, aside));
+    }
+    return std::optional<std::string>();
 }
 
 // Only what looks complete is counted, so that torn checkpoints do not push out the last good one.
@@ -247,7 +251,14 @@ Result<std::string> publish(const PartialCheckpoint& partial, const Manifest& ma
     }
     std::vector<std::string> aside;
     if (!replaced->empty()) {
-        aside.push_back(*replaced);
+        // Pinned since keep_pin().
+        const Result<void> pinned =
+            is_pinned(*replaced) ? pin_checkpoint(partial.dir, partial.step) : Result<void>();
+        if (pinned) {
+            aside.push_back(*replaced);
+        } else {
+            options.on_warning(pinned.error().what);
+        }
     }
     set_old_aside(partial.dir, partial.step, options, aside);
     if (options.old != nullptr) {

@@ -29,21 +29,26 @@ MemoryAgreement agreement_of(const std::vector<std::string>& texts,
                              const std::optional<int>& partner) {
     MemoryAgreement agreement;
     std::size_t with_memory = 0;
-    std::string why;
+    std::string without;  // ddprun has named no socket there
+    std::string failed;
     for (std::size_t rank = 0; rank < texts.size(); ++rank) {
         const MemoryRank one = rank_of(texts[rank]);
         with_memory += one.has_memory ? 1 : 0;
         if (partner == one.group_rank) {
             agreement.endpoint = one.endpoint;
         }
+        std::string& why = one.why == kNoMemory ? without : failed;
         if (!one.has_memory && why.empty()) {
             why = fmt::format("rank {}: {}", rank, one.why);
         }
     }
     agreement.is_kept = with_memory == texts.size();
-    if (with_memory > 0 && !agreement.is_kept) {
+    if (!failed.empty()) {
+        agreement.line =
+            fmt::format("no checkpoint is kept in memory, saves go to the disk only: {}", failed);
+    } else if (with_memory > 0 && !agreement.is_kept) {
         agreement.line = fmt::format(
-            "no checkpoint is kept in memory: {}; give every node --memory-checkpoints", why);
+            "no checkpoint is kept in memory: {}; give every node --memory-checkpoints", without);
     }
     return agreement;
 }

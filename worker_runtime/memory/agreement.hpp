@@ -23,7 +23,7 @@ struct MemoryRank {
 
 struct MemoryAgreement {
     bool is_kept = false;  ///< every rank has a connection
-    std::string line;      ///< for people, if only some ranks have one
+    std::string line;      ///< for people, if only some ranks have one, or a connection failed
     std::string endpoint;  ///< of the partner; empty: there is none
 };
 

@@ -77,8 +77,8 @@ Result<RankFiles> write_files(CheckpointMemory& memory, std::int64_t step,
     return written;
 }
 
-Result<void> seal_written(CheckpointMemory& memory, const PlaceOnNode& place, Generation generation,
-                          std::int64_t step, const std::string& manifest, bool is_isolated) {
+Result<void> write_manifest(CheckpointMemory& memory, const PlaceOnNode& place, std::int64_t step,
+                            const std::string& manifest, bool is_isolated) {
     if (place.local_rank != 0) {
         return {};
     }
@@ -97,7 +97,12 @@ Result<void> seal_written(CheckpointMemory& memory, const PlaceOnNode& place, Ge
         return file.error();
     }
     const Result<std::string> note = memory.written(step, {*file});
-    return note ? memory.seal(step, generation) : Result<void>(note.error());
+    return note ? Result<void>() : Result<void>(note.error());
+}
+
+Result<void> seal(CheckpointMemory& memory, const PlaceOnNode& place, Generation generation,
+                  std::int64_t step) {
+    return place.local_rank == 0 ? memory.seal(step, generation) : Result<void>();
 }
 
 std::string copies_text(CheckpointMemory& memory, const PlaceOnNode& place) {
@@ -154,20 +159,6 @@ Result<Manifest> fetch_missing(CheckpointMemory& memory, const PlaceOnNode& plac
     return manifest;
 }
 
-std::string keep_manifest(CheckpointMemory& memory, const PlaceOnNode& place,
-                          const MemoryCandidate& candidate, const std::vector<NodeCopies>& nodes) {
-    if (place.local_rank != 0 || memory.endpoint().empty()) {
-        return {};
-    }
-    const Result<void> kept = memory.fetch(candidate.step, candidate.generation, candidate.manifest,
-                                           nodes[candidate.manifest_node].endpoint);
-    return kept ? std::string()
-                : fmt::format(
-                      "rank {}: until the next save no other machine than those that wrote step {} "
-                      "in memory can put it together: {}",
-                      place.rank, candidate.step, kept.error().what);
-}
-
 Result<LoadedCheckpoint> load_copies(CheckpointMemory& memory, const PlaceOnNode& place,
                                      Manifest manifest) {
     const std::int64_t step = manifest.info.step;
@@ -175,15 +166,26 @@ Result<LoadedCheckpoint> load_copies(CheckpointMemory& memory, const PlaceOnNode
     const auto open = [&](const ManifestFile& listed) {
         return memory.open(step, generation, listed);
     };
-    Result<LoadedCheckpoint> loaded =
-        load_files(std::move(manifest), open,
-                   {.reader = static_cast<std::size_t>(place.local_rank),
-                    .readers = static_cast<std::size_t>(place.local_world_size)});
-    if (loaded && place.local_rank == 0) {
-        const Result<void> sealed = memory.seal(step, generation);
-        return sealed ? std::move(loaded) : Result<LoadedCheckpoint>(sealed.error());
+    return load_files(std::move(manifest), open,
+                      {.reader = static_cast<std::size_t>(place.local_rank),
+                       .readers = static_cast<std::size_t>(place.local_world_size)});
+}
+
+std::string keep(CheckpointMemory& memory, const PlaceOnNode& place,
+                 const MemoryCandidate& candidate, const std::vector<NodeCopies>& nodes) {
+    if (place.local_rank != 0) {
+        return {};
     }
-    return loaded;
+    Result<void> kept = memory.seal(candidate.step, candidate.generation);
+    if (kept && !memory.endpoint().empty()) {
+        kept = memory.fetch(candidate.step, candidate.generation, candidate.manifest,
+                            nodes[candidate.manifest_node].endpoint);
+    }
+    return kept ? std::string()
+                : fmt::format(
+                      "rank {}: until the next save no other machine than those that wrote step {} "
+                      "in memory can put it together: {}",
+                      place.rank, candidate.step, kept.error().what);
 }
 
 }  // namespace ddprun::worker

@@ -50,23 +50,21 @@ void BackgroundSave::end_paging() {
     }
 }
 
-Result<void> BackgroundSave::prepare(const CheckpointShare& share, int processes) {
-    if (const Result<void> reserved = reserve(share, processes); !reserved) {
-        return reserved;
-    }
+Result<void> BackgroundSave::check_room(const CheckpointShare& share, int processes) const {
+    return caught<void>([&] { return staging_.check_room(share, processes); });
+}
+
+Result<void> BackgroundSave::prepare(const CheckpointShare& share) {
+    end_paging();
     is_paging_cut_short_ = false;
     return caught<void>([&]() -> Result<void> {
+        staging_.reserve(share);
         paging_ = std::thread([this] {
             lower_priority();
             staging_.bring_in_pages(is_paging_cut_short_);
         });
         return {};
     });
-}
-
-Result<void> BackgroundSave::reserve(const CheckpointShare& share, int processes) {
-    end_paging();
-    return caught<void>([&] { return staging_.reserve(share, processes); });
 }
 
 bool BackgroundSave::is_connected() {
@@ -91,8 +89,10 @@ Result<void> BackgroundSave::begin(const SaveTargets& targets, CheckpointShare s
                                                   .options = options,
                                                   .share = std::move(share),
                                                   .on_end = std::move(on_end)});
+    end_paging();
     // A rank whose copies fail tells the others in run().
     work->copied_now = caught<void>([&]() -> Result<void> {
+        staging_.reserve(work->share);
         staging_.copy_now(work->share);
         return {};
     });
@@ -145,7 +145,7 @@ Result<void> BackgroundSave::write(Work& work) {
         kept = work.targets.memory->save(*twin_, work.share, work.options.is_isolated);
         if (kept) {
             work.places = kSavePlaceMemory;
-            work.places |= work.targets.memory->has_copy() ? kSavePlacePartner : 0;
+            work.places |= work.targets.memory->have_all_copies() ? kSavePlacePartner : 0;
         } else {
             kept = Error{kept.error().code, fmt::format("step {} is not kept in memory: {}",
                                                         work.share.info.step, kept.error().what)};

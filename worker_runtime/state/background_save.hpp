@@ -39,18 +39,19 @@ public:
 
     [[nodiscard]] bool is_under_way() const;
 
-    /// After wait(): takes memory for the copies of `share`, as one of `processes` here. Fails if
-    /// that is too little.
-    [[nodiscard]] Result<void> reserve(const CheckpointShare& share, int processes);
+    /// After wait(): fails if the memory for the copies of `share`, as one of `processes` here, is
+    /// too little.
+    [[nodiscard]] Result<void> check_room(const CheckpointShare& share, int processes) const;
 
-    /// As reserve(); a thread then brings in the memory's pages, until the next reserve().
-    [[nodiscard]] Result<void> prepare(const CheckpointShare& share, int processes);
+    /// After check_room() on all ranks: takes the memory. A thread then brings in its pages, until
+    /// the next save begins.
+    [[nodiscard]] Result<void> prepare(const CheckpointShare& share);
 
     /// False: this rank has no connections for saves, or a save has broken them.
     [[nodiscard]] bool is_connected();
 
-    /// After reserve() on all ranks: copies all that the next forward pass may change, and begins
-    /// the rest. Every rank calls it. `are_connected`: all ranks are; else they connect now.
+    /// After check_room() on all ranks: copies all that the next forward pass may change, and
+    /// begins the rest. Every rank calls it. `are_connected`: all ranks are; else they connect now.
     /// `on_end` is called once the save has ended, on its thread.
     [[nodiscard]] Result<void> begin(const SaveTargets& targets, CheckpointShare share,
                                      bool are_connected, const PublishOptions& options,

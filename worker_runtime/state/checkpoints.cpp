@@ -102,16 +102,21 @@ Result<std::optional<std::int64_t>> Checkpoints::resume(TrainingState& state,
 
 void Checkpoints::prepare_save_async(const TrainingState& state) {
     background_ = std::make_unique<worker::BackgroundSave>(group_, options_.say);
-    const Result<void> prepared = worker::caught<void>([&]() -> Result<void> {
+    worker::CheckpointShare share;
+    const Result<void> fits = worker::caught<void>([&]() -> Result<void> {
         const Result<worker::CollectedState> expected = state.expected(group_);
         if (!expected) {
             return expected.error();
         }
-        const worker::CheckpointShare share = worker::share_of(
-            *expected, {.world_size = group_.world_size()}, group_.rank(), writers());
-        return background_->prepare(share, worker_.local_world_size());
+        share = worker::share_of(*expected, {.world_size = group_.world_size()}, group_.rank(),
+                                 writers());
+        return background_->check_room(share, worker_.local_world_size());
     });
-    if (!prepared) {
+    Result<void> prepared = worker::agree_on(group_, fits);
+    if (prepared) {
+        prepared = background_->prepare(share);
+    }
+    if (!prepared && (group_.rank() == 0 || fits)) {
         options_.say(fmt::format("rank {}: no memory is made ready for save_async(): {}",
                                  group_.rank(), prepared.error().what));
     }
@@ -386,7 +391,7 @@ Result<Checkpoints::Agreed> Checkpoints::agree_on_save(std::int64_t step,
                                              .world_size = group_.world_size()},
                                             group_.rank(), among);
             if (beside != nullptr && !is_busy) {
-                own = beside->reserve(agreed.share, worker_.local_world_size());
+                own = beside->check_room(agreed.share, worker_.local_world_size());
             }
         }
         const bool is_connected = beside != nullptr && beside->is_connected();

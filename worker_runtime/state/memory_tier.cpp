@@ -88,9 +88,15 @@ Result<void> MemoryTier::save(ProcessGroup& group, const CheckpointShare& share,
     if (!manifest) {
         return manifest.error();
     }
-    const Result<void> sealed =
-        seal_written(memory_, place_, generation_, share.info.step, *manifest, is_isolated());
-    return agree_on(group, sealed);
+    // A node forgets the step before when it seals: so all can seal before one does.
+    const Result<torch::Tensor> copied = agree_with_numbers(
+        group, write_manifest(memory_, place_, share.info.step, *manifest, is_isolated()),
+        {last_note_.empty() ? 1 : 0});
+    if (!copied) {
+        return copied.error();
+    }
+    have_all_copies_ = has_partner_ && !first_zero_of(*copied);
+    return agree_on(group, seal(memory_, place_, generation_, share.info.step));
 }
 
 Result<std::vector<ManifestFile>> MemoryTier::write(const CheckpointShare& share) {
@@ -166,12 +172,13 @@ Result<LoadedCheckpoint> MemoryTier::load_from(ProcessGroup& group,
     }
     Result<LoadedCheckpoint> loaded = load_copies(memory_, place_, *std::move(manifest));
     const Result<void> done = loaded ? Result<void>() : Result<void>(loaded.error());
-    const std::string line = done ? keep_manifest(memory_, place_, candidate, nodes) : "";
-    if (!line.empty()) {
+    if (const Result<void> agreed = agree_on(group, done); !agreed) {
+        return agreed.error();
+    }
+    if (const std::string line = keep(memory_, place_, candidate, nodes); !line.empty()) {
         say_(line);
     }
-    const Result<void> agreed = agree_on(group, done);
-    return agreed ? std::move(loaded) : Result<LoadedCheckpoint>(agreed.error());
+    return loaded;
 }
 
 }  // namespace ddprun::worker

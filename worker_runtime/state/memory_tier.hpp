@@ -38,8 +38,8 @@ public:
     [[nodiscard]] Result<void> save(ProcessGroup& group, const CheckpointShare& share,
                                     const std::function<bool()>& is_isolated);
 
-    /// After save(): true if another node has a copy of what this rank wrote.
-    [[nodiscard]] bool has_copy() const { return has_partner_ && last_note_.empty(); }
+    /// After save(): true if other nodes have copies of what all ranks wrote.
+    [[nodiscard]] bool have_all_copies() const { return have_all_copies_; }
 
     /// Loads the newest step of which the nodes together have all files, if it is `at_least` that
     /// number; files that this node lacks are copied from others. Every node then has the step, and
@@ -60,6 +60,7 @@ private:
     PlaceOnNode place_;
     Say say_;
     bool has_partner_ = false;
+    bool have_all_copies_ = false;
     std::string last_note_;  ///< why the partner has no copy; empty: it has
 };
 

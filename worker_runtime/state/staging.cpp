@@ -74,33 +74,39 @@ void Staging::for_each_tensor(Share& share, const Visit& visit) {
     }
 }
 
-Result<void> Staging::reserve(const CheckpointShare& share, int processes) {
+Result<void> Staging::check_room(const CheckpointShare& share, int processes) const {
     std::uint64_t missing = 0;
-    std::map<std::string, torch::Tensor> needed;
     for_each_tensor(share, [&](const std::string& key, const StateTensor& state) {
         const auto found = copies_.find(key);
         const bool is_there = found != copies_.end() && is_like(found->second, state.tensor);
-        needed[key] = is_there ? found->second : state.tensor;
         missing += is_there ? 0 : state.tensor.nbytes();
     });
-    if (missing > 0) {
-        const std::optional<MemoryRoom> room = read_memory_room();
-        const std::uint64_t free =
-            room ? room->free / static_cast<std::uint64_t>(processes) : missing;
-        if (missing > free) {
-            return Error{ErrorCode::LimitExceeded,
-                         fmt::format("copying the state needs {} bytes of memory, and {} are free "
-                                     "for each of {} workers here; call save(), which copies "
-                                     "nothing that lies on the CPU",
-                                     missing, free, processes)};
-        }
+    const std::optional<MemoryRoom> room = missing > 0 ? read_memory_room() : std::nullopt;
+    const std::uint64_t free = room ? room->free / static_cast<std::uint64_t>(processes) : missing;
+    if (missing > free) {
+        return Error{ErrorCode::LimitExceeded,
+                     fmt::format("copying the state needs {} bytes of memory, and {} are free "
+                                 "for each of {} workers here; call save(), which copies "
+                                 "nothing that lies on the CPU",
+                                 missing, free, processes)};
     }
-    copies_.clear();  // A copy of another shape must go before its successor comes.
-    for_each_tensor(share, [&](const std::string& key, const StateTensor& state) {
-        const torch::Tensor& kept = needed[key];
-        copies_[key] = kept.is_same(state.tensor) ? room_for(state.tensor) : kept;
-    });
     return {};
+}
+
+void Staging::reserve(const CheckpointShare& share) {
+    std::map<std::string, torch::Tensor> kept;
+    for_each_tensor(share, [&](const std::string& key, const StateTensor& state) {
+        const auto found = copies_.find(key);
+        if (found != copies_.end() && is_like(found->second, state.tensor)) {
+            kept.insert(*found);
+        }
+    });
+    copies_ = std::move(kept);  // A copy of another shape must go before its successor comes.
+    for_each_tensor(share, [&](const std::string& key, const StateTensor& state) {
+        if (!copies_.contains(key)) {
+            copies_[key] = room_for(state.tensor);
+        }
+    });
 }
 
 void Staging::bring_in_pages(const std::atomic<bool>& is_cut_short) const {

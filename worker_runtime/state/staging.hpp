@@ -17,10 +17,13 @@ namespace ddprun::worker {
 
 class Staging {
 public:
-    /// Allocates memory for the tensors of `share`. Each of `processes` workers on this machine may
-    /// take an equal fraction of the free memory. Fails, and allocates nothing, if that is too
-    /// little.
-    [[nodiscard]] Result<void> reserve(const CheckpointShare& share, int processes);
+    /// Fails if the memory that reserve() would take is too little. Each of `processes` workers on
+    /// this machine may take an equal fraction of the free memory: so all of them look before one
+    /// of them reserves.
+    [[nodiscard]] Result<void> check_room(const CheckpointShare& share, int processes) const;
+
+    /// Allocates memory for the tensors of `share`. Throws what LibTorch throws.
+    void reserve(const CheckpointShare& share);
 
     /// Brings in the pages of the memory that reserve() took, until `is_cut_short`; any thread. The
     /// first copy then takes no page faults.

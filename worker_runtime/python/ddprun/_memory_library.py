@@ -69,14 +69,15 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "memory_write": [_Handle, ctypes.c_int64, ctypes.POINTER(_TensorFile), ctypes.c_uint64,
                      ctypes.POINTER(_Error)],
     "memory_manifest": [_Handle, ctypes.c_int64, ctypes.POINTER(_Manifest), _Text],
-    "memory_seal": [_Handle, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int32],
+    "memory_write_manifest": [_Handle, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int32],
+    "memory_seal": [_Handle, ctypes.c_int64],
     "memory_copies": [_Handle, _Text],
     "memory_candidates": [_Handle, _Text, ctypes.c_uint64, ctypes.c_int64,
                           ctypes.POINTER(ctypes.c_uint64), _Text],
     "memory_read_manifest": [_Handle, ctypes.c_uint64, _Text],
     "memory_fetch": [_Handle, ctypes.c_uint64, ctypes.c_char_p],
-    "memory_open": [_Handle, ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p),
-                    ctypes.POINTER(_Info), ctypes.POINTER(_Error)],
+    "memory_open": [_Handle, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(_Info)],
+    "memory_keep": [_Handle, _Text],
 }
 
 
@@ -133,9 +134,13 @@ class NodeMemory:
         self._call("manifest", step, manifest_of(manifest), text)
         return _str(text)
 
-    def seal(self, step: int, manifest: str, is_isolated: bool) -> None:
+    def write_manifest(self, step: int, manifest: str, is_isolated: bool) -> None:
+        """The first rank of a node writes it; other ranks do nothing."""
+        self._call("write_manifest", step, manifest.encode(), int(is_isolated))
+
+    def seal(self, step: int) -> None:
         """The first rank of a node makes the step count there; other ranks do nothing."""
-        self._call("seal", step, manifest.encode(), int(is_isolated))
+        self._call("seal", step)
 
     def copies(self) -> str:
         """The node's files, for the other ranks; no files unless this is the first one."""
@@ -165,12 +170,18 @@ class NodeMemory:
         """Copies this rank's share of the files that the node lacks."""
         self._call("fetch", index, manifest.encode())
 
-    def open(self, index: int) -> tuple[OpenCheckpoint, str]:
-        """Maps the fetched step, verifies this rank's share, and makes the step count here. The
-        text is a line for people, if it is not empty."""
-        handle, info, line = ctypes.c_void_p(), _Info(), _Error()
-        self._call("open", index, handle, info, line)
-        return OpenCheckpoint(self._library._c, handle, info), line.text.decode(errors="replace")
+    def open(self) -> OpenCheckpoint:
+        """Maps the step that was fetched last, and verifies this rank's share."""
+        handle, info = ctypes.c_void_p(), _Info()
+        self._call("open", handle, info)
+        return OpenCheckpoint(self._library._c, handle, info)
+
+    def keep(self) -> str:
+        """The first rank of a node makes the step that was fetched last count there. The text is a
+        line for people, if it is not empty."""
+        line = ctypes.c_char_p()
+        self._call("keep", line)
+        return _str(line)
 
     def _call(self, name: str, *arguments: Any) -> None:
         self._library.call("memory_" + name, self._handle, *arguments)

@@ -45,7 +45,10 @@ class MemoryTier:
         self._check(write.step, problem)
         whole = exchange.from_rank(0, own)
         _, problem = exchange.attempt(
-            lambda: self._memory.seal(write.step, whole, self._worker.is_isolated()))
+            lambda: self._memory.write_manifest(write.step, whole, self._worker.is_isolated()))
+        self._check(write.step, problem)
+        # A node forgets the step before when it seals: so all can seal before one does.
+        _, problem = exchange.attempt(lambda: self._memory.seal(write.step))
         self._check(write.step, problem)
         return IN_MEMORY | (ON_PARTNERS if all(has_copy for _, has_copy in said) else 0)
 
@@ -58,6 +61,8 @@ class MemoryTier:
         for index, candidate in enumerate(candidates):
             opened, problem = self._opened(exchange, index, candidate.manifest_rank)
             if problem is None and opened is not None:
+                if line := self._memory.keep():
+                    self._worker._warn(line)
                 return candidate.step, opened
             if opened is not None:
                 opened.close()
@@ -84,14 +89,7 @@ class MemoryTier:
             return None, problem
         manifest = exchange.from_rank(manifest_rank, own)
         _, problem = exchange.attempt(lambda: self._memory.fetch(index, manifest))
-        return (None, problem) if problem is not None else exchange.attempt(
-            lambda: self._open(index))
-
-    def _open(self, index: int) -> OpenCheckpoint:
-        opened, line = self._memory.open(index)
-        if line:
-            self._worker._warn(line)
-        return opened
+        return (None, problem) if problem is not None else exchange.attempt(self._memory.open)
 
     @staticmethod
     def _check(step: int, problem: str | None) -> None:

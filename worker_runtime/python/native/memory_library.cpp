@@ -23,6 +23,12 @@ using ddprun::python::guarded;
 using ddprun::python::put;
 using ddprun::python::text_of;
 
+/// A step whose files are all on this node.
+struct Fetched {
+    worker::MemoryCandidate candidate;
+    worker::Manifest manifest;
+};
+
 struct DdprunMemory {
     std::optional<worker::CheckpointMemory> connection;
     ddprun::Generation generation;
@@ -30,7 +36,7 @@ struct DdprunMemory {
     std::string text;  ///< the last one that was handed out
     std::vector<worker::NodeCopies> nodes;
     std::vector<worker::MemoryCandidate> candidates;
-    worker::Manifest fetched;
+    std::optional<Fetched> fetched;  ///< the last one
 };
 
 namespace {
@@ -199,16 +205,22 @@ std::int32_t ddprun_checkpoint_memory_manifest(DdprunMemory* memory, std::int64_
     });
 }
 
-std::int32_t ddprun_checkpoint_memory_seal(DdprunMemory* memory, std::int64_t step,
-                                           const char* manifest, std::int32_t is_isolated,
-                                           DdprunError* error) {
+std::int32_t ddprun_checkpoint_memory_write_manifest(DdprunMemory* memory, std::int64_t step,
+                                                     const char* manifest, std::int32_t is_isolated,
+                                                     DdprunError* error) {
     return connected(memory, error, [&](worker::CheckpointMemory& connection) -> Result<void> {
         const Result<std::string> text = text_of(manifest, worker::kManifestBytesMax);
         if (!text) {
             return text.error();
         }
-        return worker::seal_written(connection, memory->place, memory->generation, step, *text,
-                                    is_isolated != 0);
+        return worker::write_manifest(connection, memory->place, step, *text, is_isolated != 0);
+    });
+}
+
+std::int32_t ddprun_checkpoint_memory_seal(DdprunMemory* memory, std::int64_t step,
+                                           DdprunError* error) {
+    return connected(memory, error, [&](worker::CheckpointMemory& connection) {
+        return worker::seal(connection, memory->place, memory->generation, step);
     });
 }
 
@@ -274,28 +286,37 @@ std::int32_t ddprun_checkpoint_memory_fetch(DdprunMemory* memory, std::uint64_t 
         if (!fetched) {
             return fetched.error();
         }
-        memory->fetched = *std::move(fetched);
+        memory->fetched = Fetched{memory->candidates[index], *std::move(fetched)};
         return {};
     });
 }
 
-std::int32_t ddprun_checkpoint_memory_open(DdprunMemory* memory, std::uint64_t index,
-                                           DdprunOpen** open, DdprunInfo* info, DdprunError* line,
-                                           DdprunError* error) {
+std::int32_t ddprun_checkpoint_memory_open(DdprunMemory* memory, DdprunOpen** open,
+                                           DdprunInfo* info, DdprunError* error) {
     return connected(memory, error, [&](worker::CheckpointMemory& connection) -> Result<void> {
-        if (open == nullptr || info == nullptr || line == nullptr ||
-            index >= memory->candidates.size()) {
-            return bad("no candidate, or no place for a checkpoint");
+        if (open == nullptr || info == nullptr || !memory->fetched) {
+            return bad("nothing was fetched, or no place for a checkpoint");
         }
         Result<worker::LoadedCheckpoint> loaded =
-            worker::load_copies(connection, memory->place, memory->fetched);
+            worker::load_copies(connection, memory->place, memory->fetched->manifest);
         if (!loaded) {
             return loaded.error();
         }
-        put(line->text, worker::keep_manifest(connection, memory->place, memory->candidates[index],
-                                              memory->nodes));
         ddprun::python::hand_out(*std::move(loaded), open, info);
         return {};
+    });
+}
+
+std::int32_t ddprun_checkpoint_memory_keep(DdprunMemory* memory, const char** line,
+                                           DdprunError* error) {
+    return connected(memory, error, [&](worker::CheckpointMemory& connection) -> Result<void> {
+        if (!memory->fetched) {
+            return bad("nothing was fetched");
+        }
+        return hand_out(
+            *memory,
+            worker::keep(connection, memory->place, memory->fetched->candidate, memory->nodes),
+            line);
     });
 }
 

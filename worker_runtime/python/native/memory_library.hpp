@@ -59,9 +59,13 @@ std::int32_t ddprun_checkpoint_memory_manifest(DdprunMemory* memory, std::int64_
                                                const DdprunManifest* manifest, const char** text,
                                                DdprunError* error);
 
-/// seal_with() on the first rank of a node; nothing on others.
+/// write_manifest()
+std::int32_t ddprun_checkpoint_memory_write_manifest(DdprunMemory* memory, std::int64_t step,
+                                                     const char* manifest, std::int32_t is_isolated,
+                                                     DdprunError* error);
+
+/// seal()
 std::int32_t ddprun_checkpoint_memory_seal(DdprunMemory* memory, std::int64_t step,
-                                           const char* manifest, std::int32_t is_isolated,
                                            DdprunError* error);
 
 /// copies_text()
@@ -86,10 +90,12 @@ std::int32_t ddprun_checkpoint_memory_read_manifest(DdprunMemory* memory, std::u
 std::int32_t ddprun_checkpoint_memory_fetch(DdprunMemory* memory, std::uint64_t index,
                                             const char* manifest, DdprunError* error);
 
-/// load_copies() of what was fetched, and keep_manifest(). `open` is to be closed. `line` is for
-/// people, unless it is empty.
-std::int32_t ddprun_checkpoint_memory_open(DdprunMemory* memory, std::uint64_t index,
-                                           DdprunOpen** open, DdprunInfo* info, DdprunError* line,
+/// load_copies() of the candidate that was fetched last. `open` is to be closed.
+std::int32_t ddprun_checkpoint_memory_open(DdprunMemory* memory, DdprunOpen** open,
+                                           DdprunInfo* info, DdprunError* error);
+
+/// keep() the candidate that was fetched last. `line` is for people, unless it is empty.
+std::int32_t ddprun_checkpoint_memory_keep(DdprunMemory* memory, const char** line,
                                            DdprunError* error);
 
 }  // extern "C"
