@@ -99,8 +99,8 @@ int main(int argc, char** /*argv*/) {
     boost::asio::io_context io(1);
     agent::KeptCheckpoints kept{
         .shelf = agent::CheckpointShelf(settings->bytes_max, limits.memory_files_max)};
-    Result<agent::PeersTls> tls =
-        settings->has_peers ? agent::PeersTls::of(settings->tls) : agent::PeersTls();
+    Result<agent::PeersTls> tls = settings->has_peers ? agent::PeersTls::of(settings->tls)
+                                                      : Result<agent::PeersTls>(agent::PeersTls());
     if (!tls) {
         fmt::print(stderr, "ddprun-memory: {}\n", tls.error().what);
         return kExitUsage;

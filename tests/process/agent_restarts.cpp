@@ -34,6 +34,7 @@ using namespace ddprun::agent;
 namespace {
 
 constexpr int kRestarts = 1000;
+constexpr int kClosing = 16;   // descriptors; a leak has one and more for each restart
 constexpr int kSettled = 100;  ///< by then every buffer has the size that it keeps
 
 // Rank 0 fails, rank 1 is ended. Prints what the agent and its keeper, the worker's parent, hold:
@@ -141,7 +142,8 @@ TEST_CASE("a thousand restarts leave no descriptor, no thread, no memory and no 
     const Seen settled = read_seen(dir / ("seen." + std::to_string(kSettled)));
     const Seen last = read_seen(dir / ("seen." + std::to_string(kRestarts)));
     REQUIRE(settled.keeper.kib > 0);
-    CHECK(last.agent.descriptors == settled.agent.descriptors);
+    // On a busy machine those of the generation before are not all closed yet.
+    CHECK(last.agent.descriptors <= settled.agent.descriptors + kClosing);
     CHECK(last.agent.threads == settled.agent.threads);
     // At each of the two rank 1 may have gone already, and the descriptor that the keeper has of
     // it.

@@ -214,7 +214,7 @@ TEST_CASE("copies that do not fit into the memory are refused on all ranks, with
     SavePeers peers(cluster, 2, {"no_memory", cluster.dir() / "checkpoints"});
     peers.require_exits(0);
     CHECK_THAT(peers.ranks[0]->wait_for_line("^line: .*made ready"),
-               Catch::Contains("rank 0: no memory is made ready for save_async(): copying the "
+               Catch::Contains("no memory is made ready for save_async(): rank 0: copying the "
                                "state needs "));
     CHECK(peers.ranks[1]->count_lines("^line: ") == 0);
     for (const std::string& line : peers.lines("^refused: ")) {

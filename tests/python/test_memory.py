@@ -179,7 +179,8 @@ class Memory(ForkedTest):
         with unittest.mock.patch.object(self, "on_ranks", self.fork):
             return self.on_node(act)
 
-    def test_a_node_that_cannot_write_its_manifest_leaves_the_step_before_on_all(self):
+    def test_no_node_seals_before_all_have_the_manifest(self):
+        """One that seals forgets the step before."""
         from ddprun._memory_library import NodeMemory
         write = NodeMemory.write_manifest
 
@@ -191,17 +192,19 @@ class Memory(ForkedTest):
 
             checkpoints = self.checkpoints()
             checkpoints.save_async(1, **tensors(1)).wait()
-            with unittest.mock.patch.object(NodeMemory, "write_manifest", refuse):
+            with unittest.mock.patch.object(NodeMemory, "write_manifest", refuse), \
+                    unittest.mock.patch.object(NodeMemory, "seal") as seal:
                 saving = checkpoints.save_async(2, **tensors(2))
                 with self.assertRaisesRegex(CheckpointError,
                                             "step 2 is not kept in memory: rank 1: no$"):
                     saving.wait()
+            seal.assert_not_called()
 
         (_, said), (_, quiet) = self.on_node(act)
         self.assertEqual(said, "ddprun: rank 0: step 2 is not kept in memory: rank 1: no; the "
                                "training goes on\n")
         self.assertEqual(quiet, "")
-        self.assertEqual(self.resumed(), (1, ""))
+        self.assertEqual(self.resumed(), (2, ""))  # all its files are there
 
     def test_damaged_bytes_in_memory_are_not_taken(self):
         self.on_node(lambda rank: self.checkpoints().save(1, **tensors(1)))
@@ -214,7 +217,10 @@ class Memory(ForkedTest):
 
     def test_a_training_in_another_folder_finds_nothing(self):
         self.keep(1)
-        self.assertEqual(self.resumed(folder=self.folder + "2"), (None, ""))
+        step, said = self.resumed(folder=self.folder + "2")
+        self.assertIsNone(step)
+        self.assertRegex(said, f"saves go to the disk only: rank 0: the checkpoints of "
+                               f"{self.folder} are in memory; those of .* go to the disk\n$")
 
     def test_one_rank_without_memory_has_all_save_to_the_disk_only(self):
         def act(rank):

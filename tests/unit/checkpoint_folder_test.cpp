@@ -557,8 +557,9 @@ TEST_CASE("leftovers go, a checkpoint that was put aside comes back, everything 
     std::filesystem::copy(folder / "step-000000000001", folder / aside_name(3, kReplacedEnding));
     std::filesystem::copy(folder / "step-000000000001", folder / aside_name(4, kPartialEnding));
     // It was pinned when its writer was about to remove it.
-    std::filesystem::copy(folder / "step-000000000001", folder / aside_name(5, kPartialEnding));
-    write_text(folder / (aside_name(5, kPartialEnding) + "/pinned"), "");
+    const std::string pinned = folder / aside_name(5, kPartialEnding);
+    std::filesystem::copy(folder / "step-000000000001", pinned);
+    write_text(pinned + "/pinned", "");
     std::filesystem::create_directory(folder / ".step-000000000009.mine.partial");
     std::filesystem::create_directory(folder / "mine.partial");
     CHECK(steps_in(folder.path()) == Steps{3, 1});

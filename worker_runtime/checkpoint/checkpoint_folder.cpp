@@ -90,20 +90,19 @@ void remove_leftovers(const std::string& dir) {
     }
     for (const std::string& name : *names) {
         const std::string path = path_of(dir, name);
-        if (const auto step = step_of_aside_name(name, kPartialEnding)) {
-            // A writer may have died between its look for a pin and the rename back.
-            const std::string place = path_of(dir, step_folder_name(*step));
-            const bool is_kept = is_pinned(path) && ::access(place.c_str(), F_OK) != 0 &&
-                                 ::rename(path.c_str(), place.c_str()) == 0;
-            if (!is_kept) {
-                remove_all_of(path);
-            }
-        } else if (const auto step = step_of_aside_name(name, kReplacedEnding)) {
-            // Its writer died before the new one was in its place, or before it removed the old.
-            const std::string place = path_of(dir, step_folder_name(*step));
-            if (::access(place.c_str(), F_OK) == 0 || ::rename(path.c_str(), place.c_str()) != 0) {
-                remove_all_of(path);
-            }
+        const auto partial = step_of_aside_name(name, kPartialEnding);
+        const auto replaced = step_of_aside_name(name, kReplacedEnding);
+        if (!partial && !replaced) {
+            continue;
+        }
+        // A replaced one: its writer died before the new one was in its place, or before it removed
+        // the old. A pinned one: its writer died after its last look for a pin.
+        const std::string place = path_of(dir, step_folder_name(partial ? *partial : *replaced));
+        const bool comes_back = (replaced || is_pinned(path)) &&
+                                ::access(place.c_str(), F_OK) != 0 &&
+                                ::rename(path.c_str(), place.c_str()) == 0;
+        if (!comes_back) {
+            remove_all_of(path);
         }
     }
 }

@@ -112,13 +112,14 @@ void Checkpoints::prepare_save_async(const TrainingState& state) {
                                  writers());
         return background_->check_room(share, worker_.local_world_size());
     });
-    Result<void> prepared = worker::agree_on(group_, fits);
-    if (prepared) {
-        prepared = background_->prepare(share);
-    }
-    if (!prepared && (group_.rank() == 0 || fits)) {
-        options_.say(fmt::format("rank {}: no memory is made ready for save_async(): {}",
-                                 group_.rank(), prepared.error().what));
+    constexpr const char* kNotReady = "no memory is made ready for save_async()";
+    if (const Result<void> fit = worker::agree_on(group_, fits); !fit) {
+        if (group_.rank() == 0) {
+            options_.say(fmt::format("{}: {}", kNotReady, fit.error().what));
+        }
+    } else if (const Result<void> prepared = background_->prepare(share); !prepared) {
+        options_.say(
+            fmt::format("rank {}: {}: {}", group_.rank(), kNotReady, prepared.error().what));
     }
 }
 
