@@ -243,19 +243,15 @@ if [ "$with_torch" = yes ] && [ "$is_full" = yes ]; then
         "${options[@]}" "${linux_wheels[@]}" -- "${newest_torch_wheels[@]}"
 fi
 # Libraries that pretend to be NVIDIA's have no place beside NVIDIA's own.
-has_nvidia_driver() {
-    # Not in a pipe: grep ends first, and the signal that ends ldconfig would be the result.
-    [ -e /dev/nvidiactl ] || grep -q '\<libcuda\.so\.1\>' <<<"$(/sbin/ldconfig -p)"
-}
 if [ "$is_full" = yes ] && [ "$with_torch" = yes ]; then
-    if has_nvidia_driver; then
+    if scripts/has_nvidia_driver.sh; then
         say "LibTorch for CUDA: LEFT OUT: NVIDIA's driver is here, so there is no fake GPU"
     else
         with_fake_gpu=yes
     fi
 fi
 if [ "$with_fake_gpu" = yes ]; then
-    ! has_nvidia_driver || die "--fake-gpu: this machine has NVIDIA's driver: \
+    ! scripts/has_nvidia_driver.sh || die "--fake-gpu: this machine has NVIDIA's driver: \
 run scripts/test.sh --gpu on its GPU, and the fake GPU on a machine without one"
     unpack_wheels "headers of CUDA" fake-gpu include "${linux_wheels[@]}" -- \
         "${fake_gpu_header_wheels[@]}"

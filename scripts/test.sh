@@ -207,7 +207,7 @@ a C++ training with the installed runtime" release -L full
             left_out+=("compiling the runtime with LibTorch $version: its headers could not be had")
         fi
     done
-    if [ -e /dev/nvidiactl ]; then
+    if scripts/has_nvidia_driver.sh; then
         left_out+=("the worker runtime on a fake GPU: NVIDIA's driver is here")
     elif [ -e .venv/fake-gpu/LibTorch-for-CUDA.txt ]; then
         DDPRUN_GPU_KILLS=100 test_on_fake_gpu

@@ -4,7 +4,6 @@ Method: the test is ddprun, which starts a real ddprun-memory; the ranks are for
 tests/cluster/memory_checkpoints.py has whole jobs, whose workers and machines are killed.
 """
 
-import importlib.util
 import json
 import os
 import socket
@@ -13,18 +12,12 @@ import unittest
 import unittest.mock
 
 from forked import ForkedTest, built
+from saved_training import HAS_TORCH, LIBRARY
 from test_worker import AgentPage, environment_of
 
-LIBRARY = built("ddprun-checkpoint.so", "DDPRUN_CHECKPOINT_LIBRARY")
 MEMORY = built("ddprun-memory", "DDPRUN_MEMORY")
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 if HAS_TORCH:
     import torch
-    import torch._dynamo  # torch imports it in the first save of each rank
-
-    torch.set_num_threads(1)
-if LIBRARY:
-    os.environ["DDPRUN_CHECKPOINT_LIBRARY"] = LIBRARY
 
 import ddprun  # noqa: E402
 from ddprun._library import CheckpointError  # noqa: E402

@@ -76,6 +76,8 @@ private:
     void carry_out(Daemon& daemon, const rdzv::DaemonEffect& effect);
     void note_records(Daemon& daemon);
     void arm(Daemon& daemon, const rdzv::SetJobTimer& wanted);
+    /// Runs what has waited for the daemon. False: the daemon died of it.
+    bool run_waiting(Daemon& daemon);
     void read_arrived(Daemon& daemon, const rdzv::JobLife& life);
     void gone(Daemon& daemon);
     void let_out(Daemon& daemon, const rdzv::Send& send);

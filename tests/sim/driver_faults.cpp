@@ -522,19 +522,16 @@ void Simulation::resume_rendezvous(Daemon& daemon) {
     }
     const std::uint64_t life = daemon.life;
     const auto fire = [&] {
-        if (life == daemon.life && daemon.timer_at.has_value() && *daemon.timer_at <= now) {
+        if (daemon.timer_at.has_value() && *daemon.timer_at <= now) {
             rendezvous_timer_fires(daemon, *daemon.timer_at);
         }
     };
     if (dice_.chance(1, 2)) {
         fire();
     }
-    while (!daemon.waits_for_it.empty() && life == daemon.life) {
-        const std::function<void()> next = std::move(daemon.waits_for_it.front());
-        daemon.waits_for_it.pop_front();
-        next();
+    if (life == daemon.life && run_waiting(daemon)) {
+        fire();
     }
-    fire();
     if (life == daemon.life && daemon.term_timer_at.has_value() && *daemon.term_timer_at <= now) {
         term_timer_fires(daemon, *daemon.term_timer_at);
     }

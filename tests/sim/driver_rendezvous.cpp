@@ -317,15 +317,19 @@ void Simulation::arm(Daemon& daemon, const rdzv::SetJobTimer& wanted) {
     });
 }
 
-/// Packets that came while the daemon was stopped, and have not been read.
-void Simulation::read_arrived(Daemon& daemon, const rdzv::JobLife& life) {
-    const std::uint64_t process = daemon.life;
-    while (!daemon.waits_for_it.empty() && process == daemon.life) {
+bool Simulation::run_waiting(Daemon& daemon) {
+    const std::uint64_t life = daemon.life;
+    while (!daemon.waits_for_it.empty() && life == daemon.life) {
         const std::function<void()> next = std::move(daemon.waits_for_it.front());
         daemon.waits_for_it.pop_front();
         next();
     }
-    if (process == daemon.life) {
+    return life == daemon.life;
+}
+
+/// Packets that came while the daemon was stopped, and have not been read.
+void Simulation::read_arrived(Daemon& daemon, const rdzv::JobLife& life) {
+    if (run_waiting(daemon)) {
         rdzv::DaemonEffects effects;
         daemon.host->nothing_more_arrived(events_.now(), life, effects);
         carry_out(daemon, effects);

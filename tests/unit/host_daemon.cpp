@@ -13,25 +13,15 @@
 #include "rendezvous/host/daemon_host.hpp"
 #include "rendezvous/wire/codec.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/unit/host_inputs.hpp"
 
 namespace ddprun::rdzv {
 namespace {
 
-Instant at(int ms) {
-    return Instant(Milliseconds(100000 + ms));
-}
+using test::at;
 
 Join join_of(const std::string& job, const std::string& node = "n0") {
-    Join join;
-    join.job = JobId(job);
-    join.node = NodeId(node);
-    join.process = "p";
-    join.hostname = node;
-    join.slots = 1;
-    join.settings.min_nodes = 1;
-    join.settings.max_nodes = 1;
-    join.store = {.host = "10.0.0.1", .port = 4000};
-    return join;
+    return test::join_of(JobId(job), node, "p");
 }
 
 Unfit unfit_of(const std::string& job) {

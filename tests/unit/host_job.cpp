@@ -13,6 +13,7 @@
 #include "rendezvous/core/run.hpp"
 #include "rendezvous/host/job_host.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/unit/host_inputs.hpp"
 
 namespace ddprun::rdzv {
 namespace {
@@ -20,21 +21,10 @@ namespace {
 const JobId kJob("test");
 const ConnectionId kMember(1);
 
-Instant at(int ms) {
-    return Instant(Milliseconds(100000 + ms));
-}
+using test::at;
 
 Join join_of(const std::string& node, const std::string& process = "p") {
-    Join join;
-    join.job = kJob;
-    join.node = NodeId(node);
-    join.process = process;
-    join.hostname = node;
-    join.slots = 1;
-    join.settings.min_nodes = 1;
-    join.settings.max_nodes = 1;
-    join.store = {.host = "10.0.0.1", .port = 4000};
-    return join;
+    return test::join_of(kJob, node, process);
 }
 
 class Fixture {

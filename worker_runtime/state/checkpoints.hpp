@@ -111,7 +111,8 @@ private:
     /// A save that all ranks can make.
     struct Agreed;
     /// Collects `state` and shares it out, with one small exchange between the ranks. `beside`:
-    /// takes memory for the copies. `is_busy`: this rank cannot save now, and the save is refused.
+    /// has to have room for the copies. `is_busy`: this rank cannot save now, and the save is
+    /// refused.
     [[nodiscard]] Result<Agreed> agree_on_save(std::int64_t step, const TrainingState& state,
                                                worker::BackgroundSave* beside, bool is_busy);
     /// These report a save to the agent, on the rank that leads it: the training asks for it, it

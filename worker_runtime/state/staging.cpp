@@ -31,8 +31,8 @@ struct Staging::GpuMoment {
 namespace {
 
 bool is_like(const torch::Tensor& copy, const torch::Tensor& tensor) {
-    return copy.defined() && copy.sizes() == tensor.sizes() &&
-           copy.scalar_type() == tensor.scalar_type() && copy.is_pinned() == tensor.is_cuda();
+    return copy.sizes() == tensor.sizes() && copy.scalar_type() == tensor.scalar_type() &&
+           copy.is_pinned() == tensor.is_cuda();
 }
 
 /// Asks for huge pages: the first copy into `room` then takes a page fault for each 2 MiB, not for
@@ -74,12 +74,16 @@ void Staging::for_each_tensor(Share& share, const Visit& visit) {
     }
 }
 
+torch::Tensor Staging::copy_for(const std::string& key, const StateTensor& state) const {
+    const auto found = copies_.find(key);
+    return found != copies_.end() && is_like(found->second, state.tensor) ? found->second
+                                                                          : torch::Tensor();
+}
+
 Result<void> Staging::check_room(const CheckpointShare& share, int processes) const {
     std::uint64_t missing = 0;
     for_each_tensor(share, [&](const std::string& key, const StateTensor& state) {
-        const auto found = copies_.find(key);
-        const bool is_there = found != copies_.end() && is_like(found->second, state.tensor);
-        missing += is_there ? 0 : state.tensor.nbytes();
+        missing += copy_for(key, state).defined() ? 0 : state.tensor.nbytes();
     });
     const std::optional<MemoryRoom> room = missing > 0 ? read_memory_room() : std::nullopt;
     const std::uint64_t free = room ? room->free / static_cast<std::uint64_t>(processes) : missing;
@@ -96,9 +100,8 @@ Result<void> Staging::check_room(const CheckpointShare& share, int processes) co
 void Staging::reserve(const CheckpointShare& share) {
     std::map<std::string, torch::Tensor> kept;
     for_each_tensor(share, [&](const std::string& key, const StateTensor& state) {
-        const auto found = copies_.find(key);
-        if (found != copies_.end() && is_like(found->second, state.tensor)) {
-            kept.insert(*found);
+        if (const torch::Tensor copy = copy_for(key, state); copy.defined()) {
+            kept.emplace(key, copy);
         }
     });
     copies_ = std::move(kept);  // A copy of another shape must go before its successor comes.

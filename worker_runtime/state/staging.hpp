@@ -45,6 +45,9 @@ private:
     template <typename Share, typename Visit>
     static void for_each_tensor(Share& share, const Visit& visit);
 
+    /// The memory for this copy; undefined if it was not taken, or is of another shape.
+    [[nodiscard]] torch::Tensor copy_for(const std::string& key, const StateTensor& state) const;
+
     std::map<std::string, torch::Tensor> copies_;
     std::shared_ptr<GpuMoment> moment_;
 };
