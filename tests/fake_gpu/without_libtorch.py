@@ -211,6 +211,13 @@ class DdprunTest(fake_machine.UnderDdprun):
         said = self.read_until(run, "only wait for")
         self.assertRegex(said, r"least draws GPU \d+ \(rank \d\), 120 W of 400 W before")
 
+    def test_a_gpu_that_nobody_uses_is_named_after_a_minute(self):
+        run = self.start("--no-python", "sh", "-c", '[ "$RANK" = 1 ] && exec sleep 600; exec "$@"',
+                         "sh", program("bare_peer"), "hold", self.folder)
+        said = self.read_until(run, "busy in the first minute")
+        self.assertRegex(said, r"1 of 2 GPUs of \S+ is busy in the first minute; "
+                               r"GPU 1 \(rank 1\) is idle: 0 %")
+
     def powers(self, run):
         """The watts that ddprun has read of the GPU of each rank."""
         return [rank.get("gpu_power_w") for rank in json.loads(self.status(run, "--json"))["ranks"]]

@@ -4,11 +4,14 @@
 // each is a place. With ENDURE_DEATH="PLACE STEP MICROSECONDS" the rank kills itself so long after
 // it came to that place of the STEP-th step that it does itself; `init` and `resume` are of step 0.
 //
-// Says one line for each step that it has done, with the hash of all parameters. When a rank is
+// Says one line for each step that it has done, with the hash of all parameters, and with each
+// place, how many microseconds it took, and how many operations of the fake NCCL this process had
+// begun before and after it. When a rank is
 // lost it says where it learnt of it and what its parameters are, and exits 4. A result that is not
 // what it must be, although check() has found nothing, is a line that starts with "wrong:", and
 // exit 1.
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -70,6 +73,13 @@ std::optional<Death> read_death() {
     ddprun::test::hang();
 }
 
+/// How many operations of NCCL this process has begun; 0 if NCCL is not the fake one.
+long operations_begun() {
+    using Count = long (*)();
+    static const auto count = reinterpret_cast<Count>(dlsym(RTLD_DEFAULT, "ncclFakeGpuOperations"));
+    return count == nullptr ? 0 : count();
+}
+
 /// The place that the rank has reached. If the rank is to kill itself at a place, another thread
 /// does so there, whatever this one does then.
 class Places {
@@ -91,16 +101,18 @@ public:
         const Clock::time_point now = Clock::now();
         if (!place_.empty()) {
             took_ += fmt::format(
-                " {} {}", place_,
-                std::chrono::duration_cast<std::chrono::microseconds>(now - entered_).count());
+                " {} {} {} {}", place_,
+                std::chrono::duration_cast<std::chrono::microseconds>(now - entered_).count(),
+                begun_, operations_begun());
         }
         place_.clear();
         entered_ = now;
+        begun_ = operations_begun();
     }
 
     [[nodiscard]] const std::string& place() const { return place_; }
 
-    /// "PLACE MICROSECONDS …" of all places since the last call.
+    /// "PLACE MICROSECONDS BEGUN BEGUN …" of all places since the last call.
     std::string take_times() { return std::exchange(took_, ""); }
 
 private:
@@ -108,6 +120,7 @@ private:
     std::string place_;
     std::string took_;
     Clock::time_point entered_ = Clock::now();
+    long begun_ = 0;
 };
 
 torch::nn::Sequential make_network(const torch::Device& device) {

@@ -6,7 +6,8 @@ usage: losses_on_gpu.py --build FOLDER [--on gpu|cpu] [--fake-gpu FOLDER] [--kil
 Every survivor ends within its bound and names the peer. The hashes of its parameters after each
 step, after the loss, and of each checkpoint that is resumed from are those of a training in which
 no rank died. --kills is the number of kills at each place, and four times the number of failures
-of each kind that NCCL has ($DDPRUN_GPU_KILLS, else 4). Needs two GPUs, and skips aloud without.
+of each kind that NCCL has at each place at which a rank calls NCCL ($DDPRUN_GPU_KILLS, else 4).
+Needs two GPUs, and skips aloud without.
 """
 
 import argparse
@@ -24,12 +25,13 @@ from ranks import say
 
 WORLD = 2
 PLACES = ["init", "copy", "collective", "reducer", "save"]
+PLACES_WITH_NCCL = {"init", "collective", "reducer"}  # copies and saves call nothing of it
 TIMEOUT_MS = 3000  # of a collective, where it is to be late
 LONG_MS = 600_000  # no collective takes as long
 BOUND_S = 60  # of a survivor, from the loss to its end
 LOST, KILLED = 4, -9
 LINKS = ("nvlink", "network")  # between the fake GPUs
-OPERATIONS = 12  # of NCCL, that a process does in its first steps
+STEPS_WITH_FAULTS = 3
 options = argparse.Namespace()
 
 
@@ -53,12 +55,14 @@ class Training:
 
 
 class Undisturbed:
-    """The training in which no rank dies: the parameters after each step, and how long each place
-    takes, in microseconds."""
+    """The training in which no rank dies: the parameters after each step, how long each place
+    takes, in microseconds, and the numbers of NCCL's operations that a rank begins at each place of
+    the first steps."""
 
     def __init__(self, steps):
         self.hashes = {}
         self.times = collections.defaultdict(list)
+        self.operations = collections.defaultdict(list)
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             with Training(folder).start(steps) as ranks:
                 codes = ranks.wait()
@@ -68,8 +72,10 @@ class Undisturbed:
         for step, hash, times in re.findall(r"^(?:resumed|step) (\d+) (\w{32})(.*)$", text,
                                             re.MULTILINE):
             self.hashes[int(step)] = hash
-            for place, time in re.findall(r"(\w+) (\d+)", times):
+            for place, time, first, end in re.findall(r"(\w+) (\d+) (\d+) (\d+)", times):
                 self.times[place].append(int(time))
+                if int(step) <= STEPS_WITH_FAULTS:
+                    self.operations[place] += range(int(first), int(end))
 
     def time_in(self, place):
         return statistics.median(self.times[place])
@@ -87,11 +93,11 @@ class LossesOnGpu(unittest.TestCase):
         cls.dice = random.Random(options.seed)
         # A kill is meant for one of the three steps behind a checkpoint. On a busy machine it may
         # come later, and must find the training at work.
-        cls.last = 25 * options.kills + OPERATIONS
-        cls.last_of_faults = OPERATIONS  # A step has an operation at least.
+        cls.last = 25 * options.kills + STEPS_WITH_FAULTS
         cls.undisturbed = Undisturbed(cls.last)
         say(f"seed {options.seed}; microseconds of each place: " +
-            ", ".join(f"{place} {cls.undisturbed.time_in(place):.0f}" for place in PLACES))
+            ", ".join(f"{place} {cls.undisturbed.time_in(place):.0f}" for place in PLACES) +
+            f"; NCCL's operations of {STEPS_WITH_FAULTS} steps: {dict(cls.undisturbed.operations)}")
 
     def setUp(self):
         self.begin()
@@ -167,33 +173,47 @@ class LossesOnGpu(unittest.TestCase):
             self.assertEqual(ranks.wait(), [0, 0], ranks.text(0))
             self.undisturbed.require(ranks.text(0))
 
-    def fail_at(self, fault, timeout_ms=LONG_MS):
+    def fail_at(self, place, fault, timeout_ms=LONG_MS):
         """A generation in which NCCL fails so for one rank; the two, and that one."""
-        if not options.fake_gpu or options.on == "cpu":
-            self.skipTest("needs a fault of the fake GPU (--fake-gpu)")
-        at = "" if fault.startswith("init-") else f"@{self.dice.randrange(OPERATIONS)}"
         victim = self.dice.randrange(WORLD)
-        say(f"rank {victim} has {fault}{at}")
-        ranks = self.training.start(self.last_of_faults, timeout_ms, of_rank={
-            victim: {"DDPRUN_FAKE_GPU_NCCL_FAULT": fault + at}})
+        say(f"rank {victim} has {fault} in {place}")
+        if options.fake_gpu:
+            self.training.variables["DDPRUN_FAKE_GPU_LINK"] = self.dice.choice(LINKS)
+        ranks = self.training.start(STEPS_WITH_FAULTS, timeout_ms, of_rank={
+            victim: {"DDPRUN_FAKE_GPU_NCCL_FAULT": fault}})
         self.addCleanup(ranks.__exit__)
         return ranks, victim
 
-    def lose_by(self, fault, of_victim, of_survivor, timeout_ms=LONG_MS):
-        """Again and again. Patterns of what the two say: with {victim} for the rank that has the
-        fault; none: it dies."""
-        for _ in range(max(1, options.kills // 4)):
-            self.begin()  # A resumed training may have fewer steps left than the fault's operation.
-            self.lose_once_by(fault, of_victim, of_survivor, timeout_ms)
+    def faults_at_places(self, kind):
+        """Pairs of a place and a fault of that kind there, so many of each place."""
+        if not options.fake_gpu or options.on == "cpu":
+            self.skipTest("needs a fault of the fake GPU (--fake-gpu)")
+        count = max(1, options.kills // 4)
+        if kind.startswith("init-"):
+            return [("init", kind)] * count
+        places = {place: numbers
+                  for place, numbers in self.undisturbed.operations.items() if numbers}
+        self.assertEqual(set(places), PLACES_WITH_NCCL)
+        return [(place, f"{kind}@{self.dice.choice(numbers)}")
+                for place, numbers in places.items() for _ in range(count)]
 
-    def lose_once_by(self, fault, of_victim, of_survivor, timeout_ms):
-        ranks, victim = self.fail_at(fault, timeout_ms)
+    def lose_by(self, kind, of_victim, of_survivor, timeout_ms=LONG_MS):
+        """At each place. Patterns of what the two say: with {victim} for the rank that has the
+        fault; none: it dies."""
+        for place, fault in self.faults_at_places(kind):
+            with self.subTest(place=place, fault=fault):
+                self.begin()  # A resumed training may have fewer steps left than the fault's.
+                self.lose_once_by(place, fault, of_victim, of_survivor, timeout_ms)
+
+    def lose_once_by(self, place, fault, of_victim, of_survivor, timeout_ms):
+        ranks, victim = self.fail_at(place, fault, timeout_ms)
         told = [of_survivor.format(victim=victim)] * WORLD
         told[victim] = of_victim
         for rank, pattern in enumerate(told):
             if pattern:
                 where, _ = self.require_lost(ranks, rank, pattern)
-                say(f"rank {rank} learnt of it in {where}")
+                if place != "init":  # Its last operation is awaited by the first collective.
+                    self.assertEqual(where, place)
             else:
                 self.assertTrue(ranks.is_over_within(rank, of_ranks.DEADLINE))
                 self.assertEqual(ranks.processes[rank].returncode, KILLED, ranks.text(rank))
@@ -217,22 +237,22 @@ class LossesOnGpu(unittest.TestCase):
         self.lose_by("die", None, "rank {victim} at")
 
     def test_what_is_slow_changes_nothing(self):
-        for fault in ("slow:500", "init-slow:500"):
-            ranks, _ = self.fail_at(fault)
-            self.assertEqual(ranks.wait(), [0, 0], ranks.text(0) + ranks.text(1))
-            for rank in range(WORLD):
-                self.undisturbed.require(ranks.text(rank))
+        for place, fault in (self.faults_at_places("slow:500") +
+                             self.faults_at_places("init-slow:500")):
+            with self.subTest(place=place, fault=fault):
+                self.begin()
+                ranks, _ = self.fail_at(place, fault)
+                self.assertEqual(ranks.wait(), [0, 0], ranks.text(0) + ranks.text(1))
+                for rank in range(WORLD):
+                    self.undisturbed.require(ranks.text(rank))
 
     def test_failures_while_nccl_connects(self):
         """Assumed of NCCL: a rank that connects waits for ever for the others."""
         bound = "not all ranks are connected after"
-        for fault, of_victim, of_survivor in (
-                ("init-hang", bound, f"{bound}|rank {{victim}} at"),
-                ("init-error", "ncclSystemError|NCCL", f"{bound}|rank {{victim}} at"),
-                ("init-refuse", "ncclSystemError|NCCL", f"{bound}|rank {{victim}} at"),
-                ("init-die", None, "rank {victim} at")):
-            with self.subTest(fault=fault):
-                self.lose_by(fault, of_victim, of_survivor)
+        self.lose_by("init-hang", bound, f"{bound}|rank {{victim}} at")
+        self.lose_by("init-error", "ncclSystemError|NCCL", "rank {victim} at")
+        self.lose_by("init-refuse", "ncclSystemError|NCCL", "rank {victim} at")
+        self.lose_by("init-die", None, "rank {victim} at")
 
 
 def main():

@@ -89,12 +89,13 @@ Fault find(bool is_of_init, long number) {
     return {};
 }
 
+std::atomic<long> operations_begun = 0;
+
 }  // namespace
 
 Fault next_fault_of_operation() {
-    static std::atomic<long> number = 0;
     constexpr bool kIsOfInit = false;
-    return find(kIsOfInit, number++);
+    return find(kIsOfInit, operations_begun++);
 }
 
 Fault next_fault_of_init() {
@@ -104,3 +105,7 @@ Fault next_fault_of_init() {
 }
 
 }  // namespace fake_gpu
+
+extern "C" long ncclFakeGpuOperations() {
+    return fake_gpu::operations_begun;
+}
