@@ -214,10 +214,8 @@ std::vector<worker::MemoryStep> CheckpointShelf::list() const {
             continue;
         }
         const StepKey& key = of.first;
-        if (steps.empty() || steps.back().generation != key.generation ||
-            steps.back().step != key.step) {
-            steps.push_back(
-                {.generation = key.generation, .step = key.step, .is_sealed = sealed_ == key});
+        if (steps.empty() || steps.back().key != key) {
+            steps.push_back({.key = key, .is_sealed = sealed_ == key});
         }
         steps.back().files.push_back(file.what);
     }

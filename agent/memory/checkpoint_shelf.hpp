@@ -1,6 +1,5 @@
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -18,13 +17,7 @@ namespace ddprun::agent {
 
 using BufferId = Tagged<struct BufferIdTag, std::uint64_t>;  ///< never given twice
 
-/// A step of one generation: after a roll-back a later generation writes the same step again.
-struct StepKey {
-    Generation generation;
-    std::int64_t step = 0;
-
-    auto operator<=>(const StepKey&) const = default;
-};
+using worker::StepKey;
 
 /// The writer of files.
 struct ShelfOwner {

@@ -48,8 +48,7 @@ std::string encode(const PeerOffer& offer) {
     MemoryRequest request;
     request.verb = MemoryVerb::Written;
     request.rank = offer.rank.value();
-    request.generation = offer.key.generation;
-    request.step = offer.key.step;
+    request.key = offer.key;
     request.files = offer.files;
     return begin_body('O', {offer.number}) + worker::encode(request);
 }
@@ -61,8 +60,7 @@ std::string encode(const PeerDone& done) {
 std::string encode(const PeerGet& get) {
     MemoryRequest request;
     request.verb = MemoryVerb::Open;
-    request.generation = get.key.generation;
-    request.step = get.key.step;
+    request.key = get.key;
     request.files = {{.name = get.name, .size = 0, .xxh3_128 = {}}};
     return begin_body('G', {get.offset, get.bytes}) + worker::encode(request);
 }
@@ -93,22 +91,20 @@ Result<PeerMessage> decode_peer_message(std::string_view body) {
                 return no_message();
             }
         }
-        return PeerMessage(
-            PeerOffer{.number = number_at(body, 0),
-                      .rank = Rank(request->rank),
-                      .key = {.generation = request->generation, .step = request->step},
-                      .files = std::move(request->files)});
+        return PeerMessage(PeerOffer{.number = number_at(body, 0),
+                                     .rank = Rank(request->rank),
+                                     .key = request->key,
+                                     .files = std::move(request->files)});
     }
     if (kind == 'G') {
         const Result<MemoryRequest> request = request_in(body, 2, MemoryVerb::Open);
         if (!request) {
             return request.error();
         }
-        return PeerMessage(
-            PeerGet{.key = {.generation = request->generation, .step = request->step},
-                    .name = request->files.front().name,
-                    .offset = number_at(body, 0),
-                    .bytes = number_at(body, 1)});
+        return PeerMessage(PeerGet{.key = request->key,
+                                   .name = request->files.front().name,
+                                   .offset = number_at(body, 0),
+                                   .bytes = number_at(body, 1)});
     }
     return no_message();
 }

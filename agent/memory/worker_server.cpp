@@ -33,8 +33,10 @@ bool is_readable(int socket) {
     return ::poll(&state, 1, 0) == 1;
 }
 
-StepKey key_of(const MemoryRequest& request) {
-    return {.generation = request.generation, .step = request.step};
+StepKey own_key(const MemoryRequest& request, Generation own) {
+    StepKey key = request.key;
+    key.generation = own;
+    return key;
 }
 
 Error bad_request(const std::string& what) {
@@ -176,7 +178,7 @@ void WorkerServer::greet(SessionId id, const MemoryRequest& request) {
                                     *series_, request.series)});
         return;
     }
-    if (const Result<void> greeted = kept_.shelf.greet(request.generation); !greeted) {
+    if (const Result<void> greeted = kept_.shelf.greet(request.key.generation); !greeted) {
         reply(id, greeted);
         return;
     }
@@ -184,7 +186,7 @@ void WorkerServer::greet(SessionId id, const MemoryRequest& request) {
     Session& session = sessions_.at(id);
     session.is_greeted = true;
     session.owner.rank = Rank(request.rank);
-    session.generation = request.generation;
+    session.generation = request.key.generation;
     MemoryReply hello;
     hello.endpoint = others_.endpoint;
     reply(id, hello);
@@ -198,7 +200,7 @@ void WorkerServer::begin(SessionId id, const MemoryRequest& request) {
                                           worker::kMemoryDescriptorsMax)));
         return;
     }
-    const StepKey key{.generation = session.generation, .step = request.step};
+    const StepKey key = own_key(request, session.generation);
     const auto rooms = kept_.begin(session.owner, key, request.files);
     if (!rooms) {
         reply(id, rooms.error());
@@ -219,7 +221,7 @@ void WorkerServer::begin(SessionId id, const MemoryRequest& request) {
 
 void WorkerServer::written(SessionId id, const MemoryRequest& request) {
     const Session& session = sessions_.at(id);
-    const StepKey key{.generation = session.generation, .step = request.step};
+    const StepKey key = own_key(request, session.generation);
     const Result<void> finished = kept_.shelf.finish(session.owner, key, request.files);
     std::vector<worker::MemoryFile> copied = request.files;
     // Each node writes the manifest itself.
@@ -245,11 +247,9 @@ void WorkerServer::written(SessionId id, const MemoryRequest& request) {
 
 void WorkerServer::seal(SessionId id, const MemoryRequest& request) {
     const Session& session = sessions_.at(id);
-    StepKey key = key_of(request);
-    if (key.generation == Generation()) {
-        key.generation = session.generation;
-    }
-    const Result<void> sealed = kept_.shelf.seal(session.generation, key);
+    const bool is_own = request.key.generation == Generation();
+    const Result<void> sealed = kept_.shelf.seal(
+        session.generation, is_own ? own_key(request, session.generation) : request.key);
     kept_.drop_forgotten();
     reply(id, sealed);
 }
@@ -260,11 +260,11 @@ void WorkerServer::open(SessionId id, const MemoryRequest& request) {
         return;
     }
     const std::string& name = request.files.front().name;
-    const auto found = kept_.shelf.open(key_of(request), name);
+    const auto found = kept_.shelf.open(request.key, name);
     if (!found) {
         reply(id, Error{ErrorCode::NotFound,
                         fmt::format("{} of step {} of generation {} is not in this node's memory",
-                                    name, request.step, request.generation.value())});
+                                    name, request.key.step, request.key.generation.value())});
         return;
     }
     Result<UniqueFd> file = kept_.buffers.open_to_read(found->buffer);
@@ -283,7 +283,7 @@ void WorkerServer::fetch(SessionId id, const MemoryRequest& request) {
         return;
     }
     const worker::MemoryFile& file = request.files.front();
-    const auto found = kept_.shelf.find(key_of(request), file.name);
+    const auto found = kept_.shelf.find(request.key, file.name);
     if (found && found->file == file) {
         reply(id, Result<void>());
         return;
@@ -294,7 +294,7 @@ void WorkerServer::fetch(SessionId id, const MemoryRequest& request) {
                         "from another node"});
         return;
     }
-    others_.fetch(request.endpoint, key_of(request), file,
+    others_.fetch(request.endpoint, request.key, file,
                   [this, id](const Result<void>& fetched) { reply(id, fetched); });
 }
 

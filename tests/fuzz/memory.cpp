@@ -26,7 +26,7 @@ void check_request(std::string_view text) {
     const Result<worker::MemoryRequest> request = worker::decode_memory_request(text);
     if (request) {
         check_files(request->files);
-        DDP_CHECK(request->step >= 0 && request->rank >= 0, request->step, request->rank);
+        DDP_CHECK(request->key.step >= 0 && request->rank >= 0, request->key.step, request->rank);
         const auto again = worker::decode_memory_request(encode(*request));
         DDP_CHECK(again.has_value() && again->files == request->files &&
                       again->endpoint == request->endpoint,

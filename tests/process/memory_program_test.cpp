@@ -40,8 +40,8 @@ TEST_CASE("a checkpoint that is written and sealed outlives its workers") {
     const auto steps = next.list();
     REQUIRE(steps.size() == 1);
     CHECK(steps[0].is_sealed);
-    CHECK(steps[0].step == 5);
-    CHECK(steps[0].generation == Generation(1));
+    CHECK(steps[0].key.step == 5);
+    CHECK(steps[0].key.generation == Generation(1));
     CHECK(steps[0].files ==
           std::vector{file_of("manifest.json", "{}"), file_of("model.safetensors", "weights")});
     CHECK(next.read(5, "model.safetensors") == "weights");
@@ -117,7 +117,7 @@ TEST_CASE("a begin past the bound is refused, and the sealed step stays") {
     worker.seal(1);
     MemoryRequest large;
     large.verb = MemoryVerb::Begin;
-    large.step = 2;
+    large.key.step = 2;
     large.files = {{.name = "model", .size = kNodeBytesMax, .xxh3_128 = {}}};
     const MemoryReply refused = worker.try_to(large);
     REQUIRE(refused.error.has_value());
@@ -214,8 +214,8 @@ MemoryRequest fetch_of(std::int64_t step, const std::string& name, const std::st
                        const std::string& endpoint) {
     MemoryRequest request;
     request.verb = MemoryVerb::Fetch;
-    request.generation = Generation(1);
-    request.step = step;
+    request.key.generation = Generation(1);
+    request.key.step = step;
     request.files = {file_of(name, content)};
     request.endpoint = endpoint;
     return request;
@@ -249,6 +249,28 @@ TEST_CASE("a copy outlives the node that wrote it, and a third node fetches it")
     replacement.ask(fetch_of(7, "model", content, "127.0.0.1:1"));
 }
 
+TEST_CASE("a partner has both saves of a step until the second one counts") {
+    const Node first(with_secret(1), true);
+    const Node second(with_secret(1), true);
+    Client worker(first, 0);
+    Client partner(second, 4);
+    worker.name_partner(partner.endpoint());
+    CHECK(worker.write(7, "model", "weights").note.empty());
+    worker.seal(7);
+    partner.seal(7);
+    worker.count_saves(1);
+    partner.count_saves(1);
+    CHECK(worker.write(7, "model", "later ones").note.empty());
+    CHECK(partner.read(7, "model") == "later ones");
+    partner.count_saves(0);
+    CHECK(partner.read(7, "model") == "weights");
+    partner.count_saves(1);
+    partner.seal(7);
+    CHECK(partner.read(7, "model") == "later ones");
+    partner.count_saves(0);
+    CHECK_FALSE(partner.read(7, "model").has_value());
+}
+
 TEST_CASE("two partners write the same manifest, and neither is in the other's way") {
     const Node first(with_secret(1), true);
     const Node second(with_secret(1), true);
@@ -279,7 +301,7 @@ TEST_CASE("many ranks have their files copied at the same time") {
     for (int rank = 0; rank < 4; ++rank) {
         MemoryRequest written;
         written.verb = MemoryVerb::Written;
-        written.step = 1;
+        written.key.step = 1;
         written.files = {file_of(fmt::format("model-{}", rank), content)};
         workers[static_cast<std::size_t>(rank)]->send(encode(written));
     }
@@ -349,7 +371,7 @@ TEST_CASE("a partner that dies while it copies costs a note, and a new one is us
     REQUIRE(::kill(second.pid, SIGSTOP) == 0);
     MemoryRequest written;
     written.verb = MemoryVerb::Written;
-    written.step = 1;
+    written.key.step = 1;
     written.files = {file_of("model", large_content())};
     worker.send(encode(written));
     second.kill();

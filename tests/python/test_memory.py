@@ -130,6 +130,15 @@ class Memory(ForkedTest):
         self.assertEqual(self.resumed(), (2, ""))
         self.assertEqual(self.disk(), [])
 
+    def test_a_second_save_of_a_step_replaces_the_first(self):
+        def act(rank):
+            checkpoints = self.checkpoints()
+            for value in (5, 7):
+                checkpoints.save_async(7, **tensors(value)).wait()
+
+        self.assertEqual(self.on_node(act), [(None, "")] * 2)
+        self.assertEqual(self.resumed(), (7, ""))
+
     def test_another_number_of_ranks_goes_on_from_memory(self):
         self.keep(1, 2)
 
@@ -279,8 +288,8 @@ class Memory(ForkedTest):
             _memory_library.NodeMemory(library, place._replace(local_world_size=0))
         memory = _memory_library.NodeMemory(library, place)
         self.assertIn("its node keeps no checkpoints", memory.text)
-        for call in (lambda: memory.write(1, []), lambda: memory.write_manifest(1, "", False),
-                     lambda: memory.seal(1), memory.copies, lambda: memory.read_manifest(0),
+        for call in (lambda: memory.write([]), lambda: memory.write_manifest("", False),
+                     memory.seal, memory.copies, lambda: memory.read_manifest(0),
                      memory.open, memory.keep):
             with self.assertRaisesRegex(CheckpointError, "no connection"):
                 call()

@@ -48,7 +48,7 @@ public:
         : MemoryClient(name) {
         worker::MemoryRequest hello;
         hello.rank = rank;
-        hello.generation = Generation(generation);
+        hello.key.generation = Generation(generation);
         endpoint_ = ask(hello).endpoint;
     }
 
@@ -80,10 +80,14 @@ public:
         return packet.has_error() && packet.error().code == ErrorCode::ConnectionLost;
     }
 
+    /// From now on the requests are of this save of their step.
+    void count_saves(std::uint64_t save) { save_ = save; }
+
     void begin(std::int64_t step, const std::string& name, const std::string& content) {
         worker::MemoryRequest request;
         request.verb = worker::MemoryVerb::Begin;
-        request.step = step;
+        request.key.step = step;
+        request.key.save = save_;
         request.files = {{.name = name, .size = content.size(), .xxh3_128 = {}}};
         ask(request);
         REQUIRE(files_.size() == 1);
@@ -95,7 +99,8 @@ public:
                                const std::string& content) {
         worker::MemoryRequest request;
         request.verb = worker::MemoryVerb::Written;
-        request.step = step;
+        request.key.step = step;
+        request.key.save = save_;
         request.files = {file_of(name, content)};
         return ask(request);
     }
@@ -113,7 +118,8 @@ public:
     void seal(std::int64_t step) {
         worker::MemoryRequest request;
         request.verb = worker::MemoryVerb::Seal;
-        request.step = step;
+        request.key.step = step;
+        request.key.save = save_;
         ask(request);
     }
     std::vector<worker::MemoryStep> list() {
@@ -126,8 +132,9 @@ public:
                                     std::uint64_t generation = 1) {
         worker::MemoryRequest request;
         request.verb = worker::MemoryVerb::Open;
-        request.generation = Generation(generation);
-        request.step = step;
+        request.key.generation = Generation(generation);
+        request.key.step = step;
+        request.key.save = save_;
         request.files = {{.name = name}};
         const worker::MemoryReply reply = try_to(request);
         if (reply.error) {
@@ -147,6 +154,7 @@ public:
 private:
     UniqueFd socket_;
     std::string endpoint_;
+    std::uint64_t save_ = 0;
     std::vector<UniqueFd> files_;
 };
 

@@ -11,6 +11,7 @@ using namespace ddprun;
 using worker::Manifest;
 using worker::MemoryStep;
 using worker::NodeCopies;
+using worker::StepKey;
 
 namespace {
 
@@ -19,7 +20,7 @@ const std::string kOtherSum = "1123456789abcdef0123456789abcdef";
 
 MemoryStep step_of(std::uint64_t generation, std::int64_t step,
                    const std::vector<std::string>& names, const std::string& sum = kSum) {
-    MemoryStep found{.generation = Generation(generation), .step = step};
+    MemoryStep found{.key = {.generation = Generation(generation), .step = step}};
     for (const std::string& name : names) {
         found.files.push_back({.name = name, .size = 8, .xxh3_128 = sum});
     }
@@ -28,6 +29,10 @@ MemoryStep step_of(std::uint64_t generation, std::int64_t step,
 
 NodeCopies node_with(const std::vector<MemoryStep>& steps) {
     return {.endpoint = "10.0.0.1:1", .steps = steps};
+}
+
+StepKey key_of(std::uint64_t generation, std::int64_t step) {
+    return {.generation = Generation(generation), .step = step};
 }
 
 Manifest manifest_of(std::uint64_t generation, std::int64_t step,
@@ -49,11 +54,27 @@ TEST_CASE("the newest checkpoint is that of the latest generation, then of the h
         node_with({step_of(2, 50, {"manifest.json"}), step_of(1, 90, {"manifest.json"})})};
     const auto candidates = worker::candidates_among(nodes);
     REQUIRE(candidates.size() == 3);
-    CHECK(candidates[0].step == 50);
+    CHECK(candidates[0].key.step == 50);
     CHECK(candidates[0].manifest_node == 1);
-    CHECK(candidates[1].step == 40);
-    CHECK(candidates[2].step == 90);
+    CHECK(candidates[1].key.step == 40);
+    CHECK(candidates[2].key.step == 90);
     CHECK(candidates[2].manifest_node == 0);
+}
+
+TEST_CASE("a later save of a step is newer, and has files of its own") {
+    MemoryStep again = step_of(1, 7, {"a", "manifest.json"}, kOtherSum);
+    again.key.save = 2;
+    const std::vector<NodeCopies> nodes = {node_with({step_of(1, 7, {"a", "manifest.json"})}),
+                                           node_with({again})};
+    const auto candidates = worker::candidates_among(nodes);
+    REQUIRE(candidates.size() == 2);
+    CHECK(candidates[0].key == again.key);
+    CHECK(candidates[0].manifest_node == 1);
+    CHECK(candidates[0].manifest.xxh3_128 == kOtherSum);
+    CHECK(candidates[1].manifest_node == 0);
+    const Manifest manifest = manifest_of(1, 7, {"a"});
+    CHECK(worker::holders_of(candidates[1].key, manifest, nodes).has_value());
+    CHECK(!worker::holders_of(candidates[0].key, manifest, nodes));
 }
 
 TEST_CASE("a step without a manifest on any node is no candidate") {
@@ -67,7 +88,7 @@ TEST_CASE("each file is found on every node that has it") {
     const std::vector<NodeCopies> nodes = {node_with({step_of(3, 7, {"a", "manifest.json"})}),
                                            node_with({step_of(3, 7, {"a", "b"})}),
                                            node_with({step_of(3, 7, {"b"})})};
-    const auto holders = worker::holders_of(manifest_of(3, 7, {"a", "b"}), nodes);
+    const auto holders = worker::holders_of(key_of(3, 7), manifest_of(3, 7, {"a", "b"}), nodes);
     REQUIRE(holders);
     CHECK(*holders == std::vector<std::vector<std::size_t>>{{0, 1}, {1, 2}});
 }
@@ -78,11 +99,12 @@ TEST_CASE("a file of another step, generation, size or checksum does not count")
     longer.files[0].size = 9;
     for (const MemoryStep& step : {step_of(3, 6, {"a"}), step_of(2, 7, {"a"}),
                                    step_of(3, 7, {"a"}, kOtherSum), longer, step_of(3, 7, {"b"})}) {
-        const auto holders = worker::holders_of(manifest, {node_with({step})});
+        const auto holders = worker::holders_of(key_of(3, 7), manifest, {node_with({step})});
         REQUIRE(!holders);
         CHECK(holders.error().what == "no node has a of step 7 in memory");
     }
-    CHECK(worker::holders_of(manifest, {node_with({step_of(3, 7, {"a"})})}).has_value());
+    CHECK(worker::holders_of(key_of(3, 7), manifest, {node_with({step_of(3, 7, {"a"})})})
+              .has_value());
 }
 
 TEST_CASE("a step that is older than the disk's is no candidate") {
@@ -90,13 +112,13 @@ TEST_CASE("a step that is older than the disk's is no candidate") {
         node_with({step_of(1, 90, {"manifest.json"}), step_of(2, 40, {"manifest.json"})})};
     const auto candidates = worker::candidates_among(nodes, 41);
     REQUIRE(candidates.size() == 1);
-    CHECK(candidates[0].step == 90);
+    CHECK(candidates[0].key.step == 90);
     CHECK(worker::candidates_among(nodes, 40).size() == 2);
     CHECK(worker::candidates_among(nodes, 91).empty());
 }
 
 TEST_CASE("a manifest of another step or generation is not the candidate's") {
-    const worker::MemoryCandidate candidate{.generation = Generation(2), .step = 40};
+    const worker::MemoryCandidate candidate{.key = {.generation = Generation(2), .step = 40}};
     const auto text_of = [](std::uint64_t generation, std::int64_t step) {
         return *worker::format_manifest(manifest_of(generation, step, {}));
     };
@@ -115,7 +137,7 @@ TEST_CASE("the ranks of a node share out the files that it lacks, and ask severa
     nodes[2] = node_with({step_of(1, 7, {"b", "c"})});
     const Manifest manifest = manifest_of(1, 7, names);
     const auto of = [&](int rank) {
-        return *worker::fetches_of(manifest, nodes,
+        return *worker::fetches_of(key_of(1, 7), manifest, nodes,
                                    {.rank = rank, .local_rank = rank % 2, .local_world_size = 2});
     };
     using Fetches = std::vector<worker::MemoryFetch>;
@@ -127,7 +149,7 @@ TEST_CASE("the ranks of a node share out the files that it lacks, and ask severa
     CHECK(of(5) == Fetches{{.file = 1, .node = 0}});
     CHECK(of(6) == Fetches{{.file = 0, .node = 0}, {.file = 2, .node = 2}});
     CHECK(of(7) == Fetches{{.file = 1, .node = 2}});
-    CHECK(!worker::fetches_of(manifest_of(1, 7, {"d"}), nodes, {.rank = 4}));
+    CHECK(!worker::fetches_of(key_of(1, 7), manifest_of(1, 7, {"d"}), nodes, {.rank = 4}));
 }
 
 TEST_CASE("checkpoints are kept in memory when every rank has a connection") {

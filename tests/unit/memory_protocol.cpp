@@ -49,8 +49,7 @@ TEST_CASE("a request of the memory comes back as it was") {
         GENERATE(MemoryVerb::Hello, MemoryVerb::Partner, MemoryVerb::Begin, MemoryVerb::Written,
                  MemoryVerb::Seal, MemoryVerb::List, MemoryVerb::Open, MemoryVerb::Fetch);
     request.rank = 7;
-    request.generation = Generation(3);
-    request.step = (std::int64_t{1} << 62);
+    request.key = {.generation = Generation(3), .step = std::int64_t{1} << 62, .save = 5};
     request.endpoint = "[::1]:99";
     request.files = {MemoryFile{"model-00001-of-00002.safetensors", 5, kSum},
                      MemoryFile{"manifest.json", 0, ""}};
@@ -58,8 +57,7 @@ TEST_CASE("a request of the memory comes back as it was") {
     REQUIRE(back.has_value());
     CHECK(back->verb == request.verb);
     CHECK(back->rank == 7);
-    CHECK(back->generation == Generation(3));
-    CHECK(back->step == request.step);
+    CHECK(back->key == request.key);
     CHECK(back->endpoint == request.endpoint);
     CHECK(back->files == request.files);
 }
@@ -69,11 +67,10 @@ TEST_CASE("a reply of the memory comes back as it was") {
     reply.error = Error{ErrorCode::LimitExceeded, "no \"memory\" for €"};
     reply.note = "partner is gone";
     reply.endpoint = "127.0.0.1:5";
-    reply.steps = {{.generation = Generation(1),
-                    .step = 2,
+    reply.steps = {{.key = {.generation = Generation(1), .step = 2, .save = 3},
                     .is_sealed = true,
                     .files = {MemoryFile{"a", 1, kSum}}},
-                   {.generation = Generation(2), .step = 0, .is_sealed = false, .files = {}}};
+                   {.key = {.generation = Generation(2)}, .is_sealed = false, .files = {}}};
     const Result<MemoryReply> back = worker::decode_memory_reply(encode(reply));
     REQUIRE(back.has_value());
     CHECK(back->error->code == ErrorCode::LimitExceeded);
@@ -81,9 +78,10 @@ TEST_CASE("a reply of the memory comes back as it was") {
     CHECK(back->note == reply.note);
     CHECK(back->endpoint == reply.endpoint);
     REQUIRE(back->steps.size() == 2);
+    CHECK(back->steps[0].key == reply.steps[0].key);
     CHECK(back->steps[0].is_sealed);
     CHECK(back->steps[0].files == reply.steps[0].files);
-    CHECK(back->steps[1].generation == Generation(2));
+    CHECK(back->steps[1].key == reply.steps[1].key);
 }
 
 TEST_CASE("every code of an error travels") {

@@ -28,8 +28,8 @@ ShelfOwner copy_of(int number) {
     return {.kind = ShelfOwner::Kind::Copied, .rank = Rank(number)};
 }
 
-StepKey at(std::uint64_t generation, std::int64_t step) {
-    return {.generation = Generation(generation), .step = step};
+StepKey at(std::uint64_t generation, std::int64_t step, std::uint64_t save = 0) {
+    return {.generation = Generation(generation), .step = step, .save = save};
 }
 
 std::vector<MemoryFile> one(const std::string& name, std::uint64_t size = 100) {
@@ -253,6 +253,23 @@ TEST_CASE("a seal forgets what is older, and keeps what was begun since") {
     CHECK(shelf.seal(Generation(1), at(1, 2)).has_value());
 }
 
+TEST_CASE("a later save of a step replaces the sealed one when it is sealed, and not before") {
+    CheckpointShelf shelf(kBytesMax, kFilesMax);
+    const BufferId first = seal(shelf, rank(0), at(1, 7, 1), "a");
+    const BufferId second = write(shelf, rank(0), at(1, 7, 2), "a");
+    CHECK(second != first);
+    CHECK(shelf.find(at(1, 7, 1), "a")->buffer == first);
+    REQUIRE(shelf.begin(rank(1), at(1, 7, 2), one("b")).has_value());
+    CHECK(shelf.seal(Generation(1), at(1, 7, 2)).has_error());
+    REQUIRE(shelf.list().size() == 2);
+    CHECK(shelf.list().front().is_sealed);
+    shelf.abandon(rank(1));
+    REQUIRE(shelf.seal(Generation(1), at(1, 7, 2)).has_value());
+    CHECK_FALSE(has(shelf, at(1, 7, 1), "a"));
+    CHECK(shelf.find(at(1, 7, 2), "a")->buffer == second);
+    CHECK(shelf.seal(Generation(1), at(1, 7, 1)).has_error());
+}
+
 TEST_CASE("after a roll-back a later generation seals a lower step, which is the newest then") {
     CheckpointShelf shelf(kBytesMax, kFilesMax);
     (void)seal(shelf, rank(0), at(1, 9), "a");
@@ -260,7 +277,7 @@ TEST_CASE("after a roll-back a later generation seals a lower step, which is the
     (void)seal(shelf, rank(0), at(2, 4), "a");
     CHECK_FALSE(has(shelf, at(1, 9), "a"));
     REQUIRE(shelf.list().size() == 1);
-    CHECK(shelf.list().front().step == 4);
+    CHECK(shelf.list().front().key.step == 4);
     CHECK(shelf.list().front().is_sealed);
 }
 

@@ -59,11 +59,12 @@ Result<CheckpointMemory> CheckpointMemory::connect(const std::string& socket,
     Result<Answer> answer = memory.ask({.verb = MemoryVerb::Hello,
                                         .series = owner.series,
                                         .rank = owner.rank,
-                                        .generation = owner.generation});
+                                        .key = {.generation = owner.generation}});
     if (!answer) {
         return answer.error();
     }
     memory.endpoint_ = std::move(answer->reply.endpoint);
+    memory.key_.generation = owner.generation;
     return memory;
 }
 
@@ -72,9 +73,13 @@ Result<void> CheckpointMemory::set_partner(const std::string& endpoint) {
     return answer ? Result<void>() : Result<void>(answer.error());
 }
 
-Result<std::vector<UniqueFd>> CheckpointMemory::begin(std::int64_t step,
-                                                      const std::vector<MemoryFile>& files) {
-    Result<Answer> answer = ask({.verb = MemoryVerb::Begin, .step = step, .files = files});
+void CheckpointMemory::begin_save(std::int64_t step) {
+    key_.step = step;
+    ++key_.save;
+}
+
+Result<std::vector<UniqueFd>> CheckpointMemory::begin(const std::vector<MemoryFile>& files) {
+    Result<Answer> answer = ask({.verb = MemoryVerb::Begin, .key = key_, .files = files});
     if (!answer) {
         return answer.error();
     }
@@ -85,15 +90,13 @@ Result<std::vector<UniqueFd>> CheckpointMemory::begin(std::int64_t step,
     return std::move(answer->descriptors);
 }
 
-Result<std::string> CheckpointMemory::written(std::int64_t step,
-                                              const std::vector<ManifestFile>& files) {
-    Result<Answer> answer = ask({.verb = MemoryVerb::Written, .step = step, .files = files});
+Result<std::string> CheckpointMemory::written(const std::vector<ManifestFile>& files) {
+    Result<Answer> answer = ask({.verb = MemoryVerb::Written, .key = key_, .files = files});
     return answer ? Result<std::string>(std::move(answer->reply.note)) : answer.error();
 }
 
-Result<void> CheckpointMemory::seal(std::int64_t step, Generation writer) {
-    const Result<Answer> answer =
-        ask({.verb = MemoryVerb::Seal, .generation = writer, .step = step});
+Result<void> CheckpointMemory::seal(const StepKey& key) {
+    const Result<Answer> answer = ask({.verb = MemoryVerb::Seal, .key = key});
     return answer ? Result<void>() : Result<void>(answer.error());
 }
 
@@ -103,10 +106,8 @@ Result<std::vector<MemoryStep>> CheckpointMemory::list() {
                   : answer.error();
 }
 
-Result<OpenFile> CheckpointMemory::open(std::int64_t step, Generation generation,
-                                        const ManifestFile& file) {
-    Result<Answer> answer =
-        ask({.verb = MemoryVerb::Open, .generation = generation, .step = step, .files = {file}});
+Result<OpenFile> CheckpointMemory::open(const StepKey& key, const ManifestFile& file) {
+    Result<Answer> answer = ask({.verb = MemoryVerb::Open, .key = key, .files = {file}});
     if (!answer) {
         return answer.error();
     }
@@ -124,13 +125,10 @@ Result<OpenFile> CheckpointMemory::open(std::int64_t step, Generation generation
     return open;
 }
 
-Result<void> CheckpointMemory::fetch(std::int64_t step, Generation generation,
-                                     const ManifestFile& file, const std::string& endpoint) {
-    const Result<Answer> answer = ask({.verb = MemoryVerb::Fetch,
-                                       .generation = generation,
-                                       .step = step,
-                                       .files = {file},
-                                       .endpoint = endpoint});
+Result<void> CheckpointMemory::fetch(const StepKey& key, const ManifestFile& file,
+                                     const std::string& endpoint) {
+    const Result<Answer> answer =
+        ask({.verb = MemoryVerb::Fetch, .key = key, .files = {file}, .endpoint = endpoint});
     return answer ? Result<void>() : Result<void>(answer.error());
 }
 

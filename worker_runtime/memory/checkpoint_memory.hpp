@@ -36,29 +36,32 @@ public:
     /// The program at `endpoint` is to hold a copy of all files that are written from now on.
     [[nodiscard]] Result<void> set_partner(const std::string& endpoint);
 
-    /// Asks for memory for all files of `step` that this rank writes.
-    [[nodiscard]] Result<std::vector<UniqueFd>> begin(std::int64_t step,
-                                                      const std::vector<MemoryFile>& files);
+    /// From now on files of `step` are begun, written and sealed. All ranks make this call for
+    /// each save, so that they count saves alike.
+    void begin_save(std::int64_t step);
+
+    /// Asks for memory for all files that this rank writes.
+    [[nodiscard]] Result<std::vector<UniqueFd>> begin(const std::vector<MemoryFile>& files);
 
     /// Reports that `files` are written. Returns why the partner has no copy; an empty text if it
     /// has one, or there is no partner.
-    [[nodiscard]] Result<std::string> written(std::int64_t step,
-                                              const std::vector<ManifestFile>& files);
+    [[nodiscard]] Result<std::string> written(const std::vector<ManifestFile>& files);
 
-    /// From now on `step`, which generation `writer` has written, counts, and older ones are
-    /// forgotten.
-    [[nodiscard]] Result<void> seal(std::int64_t step, Generation writer);
+    /// From now on the step that this save has written counts, and older ones are forgotten.
+    [[nodiscard]] Result<void> seal() { return seal(key_); }
+
+    /// The same of a step that any generation has written.
+    [[nodiscard]] Result<void> seal(const StepKey& key);
 
     /// The steps of which this node has files.
     [[nodiscard]] Result<std::vector<MemoryStep>> list();
 
     /// Opens a file for reading. A file of another size or checksum is an error.
-    [[nodiscard]] Result<OpenFile> open(std::int64_t step, Generation generation,
-                                        const ManifestFile& file);
+    [[nodiscard]] Result<OpenFile> open(const StepKey& key, const ManifestFile& file);
 
     /// Copies a file from the program at `endpoint` into this node's memory.
-    [[nodiscard]] Result<void> fetch(std::int64_t step, Generation generation,
-                                     const ManifestFile& file, const std::string& endpoint);
+    [[nodiscard]] Result<void> fetch(const StepKey& key, const ManifestFile& file,
+                                     const std::string& endpoint);
 
 private:
     struct Answer {
@@ -71,6 +74,7 @@ private:
 
     UniqueFd socket_;  ///< closed after a reply that did not come
     std::string endpoint_;
+    StepKey key_;  ///< of the save that was begun last
 };
 
 }  // namespace ddprun::worker

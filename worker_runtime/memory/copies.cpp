@@ -43,16 +43,14 @@ std::string unlisted_line(const std::vector<NodeCopies>& nodes) {
 
 std::vector<MemoryCandidate> candidates_among(const std::vector<NodeCopies>& nodes,
                                               std::int64_t at_least) {
-    std::map<std::pair<Generation, std::int64_t>, MemoryCandidate> found;
+    std::map<StepKey, MemoryCandidate> found;
     for (std::size_t node = 0; node < nodes.size(); ++node) {
         for (const MemoryStep& step : nodes[node].steps) {
             const auto manifest = std::ranges::find(step.files, kManifestName, &MemoryFile::name);
-            if (manifest != step.files.end() && step.step >= at_least) {
-                found.emplace(std::pair(step.generation, step.step),
-                              MemoryCandidate{.generation = step.generation,
-                                              .step = step.step,
-                                              .manifest_node = node,
-                                              .manifest = *manifest});
+            if (manifest != step.files.end() && step.key.step >= at_least) {
+                found.emplace(
+                    step.key,
+                    MemoryCandidate{.key = step.key, .manifest_node = node, .manifest = *manifest});
             }
         }
     }
@@ -65,8 +63,8 @@ std::vector<MemoryCandidate> candidates_among(const std::vector<NodeCopies>& nod
 
 Result<Manifest> manifest_of(const MemoryCandidate& candidate, const std::string& text) {
     Result<Manifest> manifest = parse_manifest(text);
-    if (manifest && (manifest->info.step != candidate.step ||
-                     manifest->info.generation != candidate.generation)) {
+    if (manifest && (manifest->info.step != candidate.key.step ||
+                     manifest->info.generation != candidate.key.generation)) {
         return Error{ErrorCode::BadMessage,
                      fmt::format("its manifest is of step {} of generation {}", manifest->info.step,
                                  manifest->info.generation.value())};
@@ -74,32 +72,31 @@ Result<Manifest> manifest_of(const MemoryCandidate& candidate, const std::string
     return manifest;
 }
 
-Result<std::vector<std::vector<std::size_t>>> holders_of(const Manifest& manifest,
+Result<std::vector<std::vector<std::size_t>>> holders_of(const StepKey& key,
+                                                         const Manifest& manifest,
                                                          const std::vector<NodeCopies>& nodes) {
     std::vector<std::vector<std::size_t>> holders(manifest.files.size());
     for (std::size_t i = 0; i < manifest.files.size(); ++i) {
         for (std::size_t node = 0; node < nodes.size(); ++node) {
             const bool has_it = std::ranges::any_of(nodes[node].steps, [&](const MemoryStep& step) {
-                return step.generation == manifest.info.generation &&
-                       step.step == manifest.info.step && has_file(step, manifest.files[i]);
+                return step.key == key && has_file(step, manifest.files[i]);
             });
             if (has_it) {
                 holders[i].push_back(node);
             }
         }
         if (holders[i].empty()) {
-            return Error{ErrorCode::NotFound,
-                         fmt::format("no node has {} of step {} in memory", manifest.files[i].name,
-                                     manifest.info.step)};
+            return Error{ErrorCode::NotFound, fmt::format("no node has {} of step {} in memory",
+                                                          manifest.files[i].name, key.step)};
         }
     }
     return holders;
 }
 
-Result<std::vector<MemoryFetch>> fetches_of(const Manifest& manifest,
+Result<std::vector<MemoryFetch>> fetches_of(const StepKey& key, const Manifest& manifest,
                                             const std::vector<NodeCopies>& nodes,
                                             const PlaceOnNode& place) {
-    const Result<std::vector<std::vector<std::size_t>>> holders = holders_of(manifest, nodes);
+    const Result<std::vector<std::vector<std::size_t>>> holders = holders_of(key, manifest, nodes);
     if (!holders) {
         return holders.error();
     }

@@ -22,8 +22,7 @@ struct NodeCopies {
 
 /// A checkpoint of which at least one node has the manifest.
 struct MemoryCandidate {
-    Generation generation;
-    std::int64_t step = 0;
+    StepKey key;
     std::size_t manifest_node = 0;  ///< the first node that has it
     MemoryFile manifest;            ///< as that node lists it
 };
@@ -50,7 +49,7 @@ struct MemoryFetch {
 [[nodiscard]] std::string unlisted_line(const std::vector<NodeCopies>& nodes);
 
 /// Those whose step is at least `at_least`. The newest comes first: that of the latest generation,
-/// and of its steps the highest.
+/// of its steps the highest, and of its saves the last.
 [[nodiscard]] std::vector<MemoryCandidate> candidates_among(const std::vector<NodeCopies>& nodes,
                                                             std::int64_t at_least = 0);
 
@@ -58,14 +57,15 @@ struct MemoryFetch {
 [[nodiscard]] Result<Manifest> manifest_of(const MemoryCandidate& candidate,
                                            const std::string& text);
 
-/// For each of the manifest's files the nodes that have it, at least one; files of another size or
-/// checksum do not count. Fails with the name of a file that no node has.
+/// For each of the manifest's files the nodes that have it of that save, at least one; files of
+/// another size or checksum do not count. Fails with the name of a file that no node has.
 [[nodiscard]] Result<std::vector<std::vector<std::size_t>>> holders_of(
-    const Manifest& manifest, const std::vector<NodeCopies>& nodes);
+    const StepKey& key, const Manifest& manifest, const std::vector<NodeCopies>& nodes);
 
 /// The files that the rank at `place` copies: the ranks of a node share out those that it lacks,
 /// and several nodes that lack a file ask different ones. Fails as holders_of().
-[[nodiscard]] Result<std::vector<MemoryFetch>> fetches_of(const Manifest& manifest,
+[[nodiscard]] Result<std::vector<MemoryFetch>> fetches_of(const StepKey& key,
+                                                          const Manifest& manifest,
                                                           const std::vector<NodeCopies>& nodes,
                                                           const PlaceOnNode& place);
 

@@ -153,6 +153,12 @@ public:
         return row == table.end() ? table.front().second : row->second;
     }
 
+    StepKey key(const Json& object) {
+        return {.generation = Generation(number(object, "generation", kNumberMax)),
+                .step = static_cast<std::int64_t>(number(object, "step", kNumberMax)),
+                .save = number(object, "save", kNumberMax)};
+    }
+
     std::vector<MemoryFile> files(const Json& object) {
         constexpr std::array<std::string_view, 3> kKnown = {"name", "size", "xxh3_128"};
         std::vector<MemoryFile> files;
@@ -219,8 +225,9 @@ std::string encode(const MemoryRequest& request) {
     Json object = {{"verb", name_in(kVerbs, request.verb)}};
     set(object, "series", request.series);
     set(object, "rank", request.rank);
-    set(object, "generation", request.generation.value());
-    set(object, "step", request.step);
+    set(object, "generation", request.key.generation.value());
+    set(object, "step", request.key.step);
+    set(object, "save", request.key.save);
     set(object, "endpoint", request.endpoint);
     if (!request.files.empty()) {
         object["files"] = json_of(request.files);
@@ -237,8 +244,9 @@ std::string encode(const MemoryReply& reply) {
     set(object, "note", reply.note);
     set(object, "endpoint", reply.endpoint);
     for (const MemoryStep& step : reply.steps) {
-        Json& entry = object["steps"].emplace_back(Json{{"generation", step.generation.value()},
-                                                        {"step", step.step},
+        Json& entry = object["steps"].emplace_back(Json{{"generation", step.key.generation.value()},
+                                                        {"step", step.key.step},
+                                                        {"save", step.key.save},
                                                         {"is_sealed", step.is_sealed}});
         entry["files"] = json_of(step.files);
     }
@@ -246,8 +254,8 @@ std::string encode(const MemoryReply& reply) {
 }
 
 Result<MemoryRequest> decode_memory_request(std::string_view text) {
-    constexpr std::array<std::string_view, 7> kKnown = {"verb", "series",   "rank", "generation",
-                                                        "step", "endpoint", "files"};
+    constexpr std::array<std::string_view, 8> kKnown = {"verb", "series", "rank",     "generation",
+                                                        "step", "save",   "endpoint", "files"};
     const Result<Json> json = parse_packet(text);
     if (!json) {
         return bad_message("a request", json.error());
@@ -263,8 +271,7 @@ Result<MemoryRequest> decode_memory_request(std::string_view text) {
     }
     request.rank = static_cast<int>(
         reader.number(*json, "rank", std::uint64_t{std::numeric_limits<int>::max()}));
-    request.generation = Generation(reader.number(*json, "generation", kNumberMax));
-    request.step = static_cast<std::int64_t>(reader.number(*json, "step", kNumberMax));
+    request.key = reader.key(*json);
     request.endpoint = reader.text(*json, "endpoint");
     request.files = reader.files(*json);
     if (const std::optional<Error> problem = reader.take_problem()) {
@@ -276,8 +283,8 @@ Result<MemoryRequest> decode_memory_request(std::string_view text) {
 Result<MemoryReply> decode_memory_reply(std::string_view text) {
     constexpr std::array<std::string_view, 4> kKnown = {"error", "note", "endpoint", "steps"};
     constexpr std::array<std::string_view, 2> kKnownOfError = {"code", "what"};
-    constexpr std::array<std::string_view, 4> kKnownOfStep = {"generation", "step", "is_sealed",
-                                                              "files"};
+    constexpr std::array<std::string_view, 5> kKnownOfStep = {"generation", "step", "save",
+                                                              "is_sealed", "files"};
     const Result<Json> json = parse_packet(text);
     if (!json) {
         return bad_message("a reply", json.error());
@@ -300,8 +307,7 @@ Result<MemoryReply> decode_memory_reply(std::string_view text) {
             break;
         }
         MemoryStep& step = reply.steps.emplace_back();
-        step.generation = Generation(reader.number(entry, "generation", kNumberMax));
-        step.step = static_cast<std::int64_t>(reader.number(entry, "step", kNumberMax));
+        step.key = reader.key(entry);
         step.is_sealed = reader.flag(entry, "is_sealed");
         step.files = reader.files(entry);
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -23,6 +24,16 @@ constexpr std::size_t kMemoryPacketBytesMax = 128UL << 10;
 constexpr std::size_t kMemoryDescriptorsMax = 16;
 constexpr std::size_t kMemorySeriesBytesMax = 4096;
 
+/// One save of a step. After a roll-back a later generation writes the same step again; within a
+/// generation a later save of a step replaces the earlier one.
+struct StepKey {
+    Generation generation;
+    std::int64_t step = 0;
+    std::uint64_t save = 0;  ///< the how many-th save of its generation: every rank counts alike
+
+    auto operator<=>(const StepKey&) const = default;
+};
+
 enum class MemoryVerb {
     /// The first request: who this is. The reply has the endpoint of this node's program, empty if
     /// it serves no other node.
@@ -35,7 +46,7 @@ enum class MemoryVerb {
     /// step, such as its manifest, may be begun later. The program forgets this owner's files of
     /// other steps that are not sealed, and its files of the same step and names; at the first
     /// Begin of a generation, all files of earlier ones that are not sealed. Refused if it would
-    /// pass the bound, and for a step that is sealed.
+    /// pass the bound, and for a save that is sealed.
     Begin,
     /// `files` are written and have these checksums. The reply comes once the partner, if there is
     /// one, has them, too, but for the manifest, which each node writes; `note` says why it has
@@ -65,17 +76,16 @@ struct MemoryRequest {
     MemoryVerb verb = MemoryVerb::Hello;
     std::string series;             ///< Hello: the training; others see nothing of its files
     int rank = 0;                   ///< Hello: owns what this connection begins
-    Generation generation;          ///< Hello: of this worker. Open, Fetch, Seal: that wrote the
-                                    ///< step; Seal: 0 is this worker's own
-    std::int64_t step = 0;          ///< all but Hello, Partner, List
+    StepKey key;                    ///< all but Partner, List. Hello: this worker's generation.
+                                    ///< Begin, Written: its own generation counts, whatever this
+                                    ///< says; Seal: generation 0 is its own
     std::vector<MemoryFile> files;  ///< Begin, Written; Open, Fetch: one
     std::string endpoint;           ///< Partner, Fetch: HOST:PORT
 };
 
 /// The files of one step that are written.
 struct MemoryStep {
-    Generation generation;
-    std::int64_t step = 0;
+    StepKey key;
     bool is_sealed = false;
     std::vector<MemoryFile> files;
 };

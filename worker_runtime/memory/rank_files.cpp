@@ -41,8 +41,7 @@ std::uint64_t size_of(const PlannedFile& file) {
 
 }  // namespace
 
-Result<RankFiles> write_files(CheckpointMemory& memory, std::int64_t step,
-                              const std::vector<TensorFile>& files) {
+Result<RankFiles> write_files(CheckpointMemory& memory, const std::vector<TensorFile>& files) {
     if (files.empty()) {
         return RankFiles();
     }
@@ -56,7 +55,7 @@ Result<RankFiles> write_files(CheckpointMemory& memory, std::int64_t step,
         wanted.push_back({.name = file.name, .size = size_of(**one)});
         planned.push_back(*std::move(one));
     }
-    const Result<std::vector<UniqueFd>> places = memory.begin(step, wanted);
+    const Result<std::vector<UniqueFd>> places = memory.begin(wanted);
     if (!places) {
         return places.error();
     }
@@ -69,7 +68,7 @@ Result<RankFiles> write_files(CheckpointMemory& memory, std::int64_t step,
         }
         written.files.push_back(*std::move(file));
     }
-    Result<std::string> note = memory.written(step, written.files);
+    Result<std::string> note = memory.written(written.files);
     if (!note) {
         return note.error();
     }
@@ -77,7 +76,7 @@ Result<RankFiles> write_files(CheckpointMemory& memory, std::int64_t step,
     return written;
 }
 
-Result<void> write_manifest(CheckpointMemory& memory, const PlaceOnNode& place, std::int64_t step,
+Result<void> write_manifest(CheckpointMemory& memory, const PlaceOnNode& place,
                             const std::string& manifest, bool is_isolated) {
     if (place.local_rank != 0) {
         return {};
@@ -87,7 +86,7 @@ Result<void> write_manifest(CheckpointMemory& memory, const PlaceOnNode& place, 
     }
     const std::string name(kManifestName);
     const Result<std::vector<UniqueFd>> memfds =
-        memory.begin(step, {{.name = name, .size = manifest.size()}});
+        memory.begin({{.name = name, .size = manifest.size()}});
     if (!memfds) {
         return memfds.error();
     }
@@ -96,13 +95,12 @@ Result<void> write_manifest(CheckpointMemory& memory, const PlaceOnNode& place, 
     if (!file) {
         return file.error();
     }
-    const Result<std::string> note = memory.written(step, {*file});
+    const Result<std::string> note = memory.written({*file});
     return note ? Result<void>() : Result<void>(note.error());
 }
 
-Result<void> seal(CheckpointMemory& memory, const PlaceOnNode& place, Generation generation,
-                  std::int64_t step) {
-    return place.local_rank == 0 ? memory.seal(step, generation) : Result<void>();
+Result<void> seal(CheckpointMemory& memory, const PlaceOnNode& place) {
+    return place.local_rank == 0 ? memory.seal() : Result<void>();
 }
 
 std::string copies_text(CheckpointMemory& memory, const PlaceOnNode& place) {
@@ -124,8 +122,7 @@ Result<std::string> read_manifest(CheckpointMemory& memory, const PlaceOnNode& p
     if (static_cast<int>(candidate.manifest_node) != place.rank) {
         return std::string();
     }
-    const Result<OpenFile> file =
-        memory.open(candidate.step, candidate.generation, candidate.manifest);
+    const Result<OpenFile> file = memory.open(candidate.key, candidate.manifest);
     if (!file) {
         return file.error();
     }
@@ -144,14 +141,14 @@ Result<Manifest> fetch_missing(CheckpointMemory& memory, const PlaceOnNode& plac
     if (!manifest) {
         return manifest;
     }
-    const Result<std::vector<MemoryFetch>> fetches = fetches_of(*manifest, nodes, place);
+    const Result<std::vector<MemoryFetch>> fetches =
+        fetches_of(candidate.key, *manifest, nodes, place);
     if (!fetches) {
         return fetches.error();
     }
     for (const MemoryFetch& fetch : *fetches) {
         const Result<void> fetched =
-            memory.fetch(candidate.step, candidate.generation, manifest->files[fetch.file],
-                         nodes[fetch.node].endpoint);
+            memory.fetch(candidate.key, manifest->files[fetch.file], nodes[fetch.node].endpoint);
         if (!fetched) {
             return fetched.error();
         }
@@ -160,11 +157,9 @@ Result<Manifest> fetch_missing(CheckpointMemory& memory, const PlaceOnNode& plac
 }
 
 Result<LoadedCheckpoint> load_copies(CheckpointMemory& memory, const PlaceOnNode& place,
-                                     Manifest manifest) {
-    const std::int64_t step = manifest.info.step;
-    const Generation generation = manifest.info.generation;
+                                     const MemoryCandidate& candidate, Manifest manifest) {
     const auto open = [&](const ManifestFile& listed) {
-        return memory.open(step, generation, listed);
+        return memory.open(candidate.key, listed);
     };
     return load_files(std::move(manifest), open,
                       {.reader = static_cast<std::size_t>(place.local_rank),
@@ -176,16 +171,16 @@ std::string keep(CheckpointMemory& memory, const PlaceOnNode& place,
     if (place.local_rank != 0) {
         return {};
     }
-    Result<void> kept = memory.seal(candidate.step, candidate.generation);
+    Result<void> kept = memory.seal(candidate.key);
     if (kept && !memory.endpoint().empty()) {
-        kept = memory.fetch(candidate.step, candidate.generation, candidate.manifest,
+        kept = memory.fetch(candidate.key, candidate.manifest,
                             nodes[candidate.manifest_node].endpoint);
     }
     return kept ? std::string()
                 : fmt::format(
                       "rank {}: until the next save no other machine than those that wrote step {} "
                       "in memory can put it together: {}",
-                      place.rank, candidate.step, kept.error().what);
+                      place.rank, candidate.key.step, kept.error().what);
 }
 
 }  // namespace ddprun::worker

@@ -30,18 +30,16 @@ struct RankFiles {
 };
 
 /// Writes this rank's files.
-[[nodiscard]] Result<RankFiles> write_files(CheckpointMemory& memory, std::int64_t step,
+[[nodiscard]] Result<RankFiles> write_files(CheckpointMemory& memory,
                                             const std::vector<TensorFile>& files);
 
 /// The first rank of a node writes the manifest of a step that this generation has written. Other
 /// ranks do nothing. Refused if the node is isolated.
 [[nodiscard]] Result<void> write_manifest(CheckpointMemory& memory, const PlaceOnNode& place,
-                                          std::int64_t step, const std::string& manifest,
-                                          bool is_isolated);
+                                          const std::string& manifest, bool is_isolated);
 
 /// After write_manifest() on all ranks: the first rank of a node makes the step count there.
-[[nodiscard]] Result<void> seal(CheckpointMemory& memory, const PlaceOnNode& place,
-                                Generation generation, std::int64_t step);
+[[nodiscard]] Result<void> seal(CheckpointMemory& memory, const PlaceOnNode& place);
 
 /// A node's files, as its first rank sends them to the others; no files for its other ranks. A
 /// program that does not answer has no files.
@@ -59,9 +57,11 @@ struct RankFiles {
                                              const std::string& text,
                                              const std::vector<NodeCopies>& nodes);
 
-/// Maps all files, which this node has now; each of its ranks verifies a share.
+/// Maps all files of the manifest, which this node has now; each of its ranks verifies a share.
 [[nodiscard]] Result<LoadedCheckpoint> load_copies(CheckpointMemory& memory,
-                                                   const PlaceOnNode& place, Manifest manifest);
+                                                   const PlaceOnNode& place,
+                                                   const MemoryCandidate& candidate,
+                                                   Manifest manifest);
 
 /// After load_copies() on all ranks. The first rank of a node makes the step count there: this
 /// generation's first save would forget it otherwise. It copies the manifest, too: without it the

@@ -32,7 +32,6 @@ Result<std::vector<TensorFile>> tensor_files_of(const CheckpointShare& share) {
 
 MemoryTier::MemoryTier(CheckpointMemory memory, const WorkerEnvironment& place, Say say)
     : memory_(std::move(memory)),
-      generation_(place.generation),
       place_{.rank = place.rank.value(),
              .local_rank = place.slot.value(),
              .local_world_size = place.local_world_size},
@@ -73,6 +72,7 @@ Result<void> MemoryTier::save(ProcessGroup& group, const CheckpointShare& share,
                               const std::function<bool()>& is_isolated) {
     // Ranks wait in collectives for the one whose partner takes longest.
     const ProcessGroup::LongerWait longer(group, RuntimeLimits{}.save_wait);
+    memory_.begin_save(share.info.step);
     const Result<std::vector<std::string>> written =
         gather_results(group, described(share, write(share)));
     if (!written) {
@@ -89,14 +89,14 @@ Result<void> MemoryTier::save(ProcessGroup& group, const CheckpointShare& share,
         return manifest.error();
     }
     // A node forgets the step before when it seals: so all can seal before one does.
-    const Result<torch::Tensor> copied = agree_with_numbers(
-        group, write_manifest(memory_, place_, share.info.step, *manifest, is_isolated()),
-        {last_note_.empty() ? 1 : 0});
+    const Result<torch::Tensor> copied =
+        agree_with_numbers(group, write_manifest(memory_, place_, *manifest, is_isolated()),
+                           {last_note_.empty() ? 1 : 0});
     if (!copied) {
         return copied.error();
     }
     have_all_copies_ = has_partner_ && !first_zero_of(*copied);
-    return agree_on(group, seal(memory_, place_, generation_, share.info.step));
+    return agree_on(group, seal(memory_, place_));
 }
 
 Result<std::vector<ManifestFile>> MemoryTier::write(const CheckpointShare& share) {
@@ -104,7 +104,7 @@ Result<std::vector<ManifestFile>> MemoryTier::write(const CheckpointShare& share
     if (!files) {
         return files.error();
     }
-    Result<RankFiles> written = write_files(memory_, share.info.step, *files);
+    Result<RankFiles> written = write_files(memory_, *files);
     if (!written) {
         return written.error();
     }
@@ -145,7 +145,7 @@ Result<std::optional<LoadedCheckpoint>> MemoryTier::load(ProcessGroup& group,
         }
         // The error is the same on all ranks.
         if (group.rank() == 0) {
-            say_(fmt::format("step {} in memory is passed over: {}", candidate.step,
+            say_(fmt::format("step {} in memory is passed over: {}", candidate.key.step,
                              loaded.error().what));
         }
     }
@@ -170,7 +170,7 @@ Result<LoadedCheckpoint> MemoryTier::load_from(ProcessGroup& group,
     if (const Result<void> agreed = agree_on(group, fetched); !agreed) {
         return agreed.error();
     }
-    Result<LoadedCheckpoint> loaded = load_copies(memory_, place_, *std::move(manifest));
+    Result<LoadedCheckpoint> loaded = load_copies(memory_, place_, candidate, *std::move(manifest));
     const Result<void> done = loaded ? Result<void>() : Result<void>(loaded.error());
     if (const Result<void> agreed = agree_on(group, done); !agreed) {
         return agreed.error();

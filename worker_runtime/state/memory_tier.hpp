@@ -34,7 +34,8 @@ public:
                                                                      Say say);
 
     /// Writes all ranks' shares and seals the step. `group` may be another one than connect()'s,
-    /// of the same ranks. Fails on every rank alike; the step before it then still counts.
+    /// of the same ranks. A step that is kept already is replaced. Fails on every rank alike; the
+    /// save before it then still counts.
     [[nodiscard]] Result<void> save(ProcessGroup& group, const CheckpointShare& share,
                                     const std::function<bool()>& is_isolated);
 
@@ -56,7 +57,6 @@ private:
     void say_note(const std::string& note);
 
     CheckpointMemory memory_;
-    Generation generation_;
     PlaceOnNode place_;
     Say say_;
     bool has_partner_ = false;

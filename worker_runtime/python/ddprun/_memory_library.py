@@ -66,11 +66,12 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "memory_connect": [ctypes.POINTER(_Place), ctypes.POINTER(_Handle), _Text],
     "memory_agree": [_Handle, _Text, ctypes.c_uint64, ctypes.c_int32, _Flag, _Flag,
                      ctypes.POINTER(_Error)],
-    "memory_write": [_Handle, ctypes.c_int64, ctypes.POINTER(_TensorFile), ctypes.c_uint64,
+    "memory_begin_save": [_Handle, ctypes.c_int64],
+    "memory_write": [_Handle, ctypes.POINTER(_TensorFile), ctypes.c_uint64,
                      ctypes.POINTER(_Error)],
     "memory_manifest": [_Handle, ctypes.c_int64, ctypes.POINTER(_Manifest), _Text],
-    "memory_write_manifest": [_Handle, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int32],
-    "memory_seal": [_Handle, ctypes.c_int64],
+    "memory_write_manifest": [_Handle, ctypes.c_char_p, ctypes.c_int32],
+    "memory_seal": [_Handle],
     "memory_copies": [_Handle, _Text],
     "memory_candidates": [_Handle, _Text, ctypes.c_uint64, ctypes.c_int64,
                           ctypes.POINTER(ctypes.c_uint64), _Text],
@@ -115,8 +116,12 @@ class NodeMemory:
         return Agreement(bool(is_kept.value), bool(has_partner.value),
                          line.text.decode(errors="replace"))
 
-    def write(self, step: int,
-              files: Sequence[tuple[str, str, Sequence[Part]]]) -> tuple[list[File], str]:
+    def begin_save(self, step: int) -> None:
+        """From now on files are written and sealed for `step`. Every rank makes this call for each
+        save, so that all count saves alike."""
+        self._call("begin_save", step)
+
+    def write(self, files: Sequence[tuple[str, str, Sequence[Part]]]) -> tuple[list[File], str]:
         """Writes files, each with name, prefix of names and tensors. Returns also why the partner
         has no copy of them; empty: it has, or there is none."""
         given = (_TensorFile * len(files))()
@@ -125,7 +130,7 @@ class NodeMemory:
             one.tensors = _tensors(parts)
             one.file.name = _text(name)
         note = _Error()
-        self._call("write", step, given, len(files), note)
+        self._call("write", given, len(files), note)
         return [_file(one.file) for one in given], note.text.decode(errors="replace")
 
     def manifest(self, step: int, manifest: Manifest) -> str:
@@ -134,13 +139,13 @@ class NodeMemory:
         self._call("manifest", step, manifest_of(manifest), text)
         return _str(text)
 
-    def write_manifest(self, step: int, manifest: str, is_isolated: bool) -> None:
+    def write_manifest(self, manifest: str, is_isolated: bool) -> None:
         """The first rank of a node writes it; other ranks do nothing."""
-        self._call("write_manifest", step, manifest.encode(), int(is_isolated))
+        self._call("write_manifest", manifest.encode(), int(is_isolated))
 
-    def seal(self, step: int) -> None:
+    def seal(self) -> None:
         """The first rank of a node makes the step count there; other ranks do nothing."""
-        self._call("seal", step)
+        self._call("seal")
 
     def copies(self) -> str:
         """The node's files, for the other ranks; no files unless this is the first one."""

@@ -30,8 +30,10 @@ class MemoryTier:
     def save(self, exchange: Exchange, write: Write, manifest: Manifest) -> int:
         """Keeps the step, and returns where it is, as the page has it.
 
-        manifest: without files. Raises NotKept on every rank if one cannot.
+        manifest: without files. A step that is kept already is replaced. Raises NotKept on every
+        rank if one cannot; the save before then still counts.
         """
+        self._memory.begin_save(write.step)
         written, problem = exchange.attempt(lambda: self._write(exchange.rank, write))
         self._check(write.step, problem)
         said = exchange.gather(written)
@@ -45,10 +47,10 @@ class MemoryTier:
         self._check(write.step, problem)
         whole = exchange.from_rank(0, own)
         _, problem = exchange.attempt(
-            lambda: self._memory.write_manifest(write.step, whole, self._worker.is_isolated()))
+            lambda: self._memory.write_manifest(whole, self._worker.is_isolated()))
         self._check(write.step, problem)
         # A node forgets the step before when it seals: so all can seal before one does.
-        _, problem = exchange.attempt(lambda: self._memory.seal(write.step))
+        _, problem = exchange.attempt(self._memory.seal)
         self._check(write.step, problem)
         return IN_MEMORY | (ON_PARTNERS if all(has_copy for _, has_copy in said) else 0)
 
@@ -73,9 +75,8 @@ class MemoryTier:
     def _write(self, rank: int, write: Write) -> tuple[list[File], bool]:
         """The files of this rank, and whether another node has them, too."""
         kept = list(write.files(rank))
-        files, note = self._memory.write(
-            write.step, [(name, prefix, [part for _, part in pairs])
-                         for name, prefix, pairs in kept])
+        files, note = self._memory.write([(name, prefix, [part for _, part in pairs])
+                                          for name, prefix, pairs in kept])
         if note not in ("", self._last_note) and self._worker._slot == 0:
             self._worker._warn(f"rank {rank}: another node has no copy of the checkpoint in "
                                f"memory: {note}")

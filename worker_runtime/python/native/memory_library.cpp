@@ -31,7 +31,6 @@ struct Fetched {
 
 struct DdprunMemory {
     std::optional<worker::CheckpointMemory> connection;
-    ddprun::Generation generation;
     worker::PlaceOnNode place;
     std::string text;  ///< the last one that was handed out
     std::vector<worker::NodeCopies> nodes;
@@ -88,14 +87,15 @@ Result<void> connect(const DdprunMemoryPlace* given, DdprunMemory** handle, cons
         return (socket ? series : socket).error();
     }
     auto memory = std::make_unique<DdprunMemory>();
-    memory->generation = ddprun::Generation(given->generation);
     memory->place = {.rank = given->rank,
                      .local_rank = given->local_rank,
                      .local_world_size = given->local_world_size};
     worker::MemoryRank own{.group_rank = given->group_rank, .why = worker::kNoMemory};
     if (!socket->empty()) {
         Result<worker::CheckpointMemory> connection = worker::CheckpointMemory::connect(
-            *socket, {.series = *series, .rank = given->rank, .generation = memory->generation});
+            *socket, {.series = *series,
+                      .rank = given->rank,
+                      .generation = ddprun::Generation(given->generation)});
         if (connection) {
             own.has_memory = true;
             own.endpoint = connection->endpoint();
@@ -124,8 +124,8 @@ Result<worker::TensorFile> tensor_file_of(const DdprunTensorFile& given) {
         .name = *std::move(name), .prefix = *std::move(prefix), .tensors = *std::move(tensors)};
 }
 
-Result<void> write(worker::CheckpointMemory& connection, std::int64_t step,
-                   std::span<DdprunTensorFile> given, DdprunError* note) {
+Result<void> write(worker::CheckpointMemory& connection, std::span<DdprunTensorFile> given,
+                   DdprunError* note) {
     std::vector<worker::TensorFile> files;
     for (const DdprunTensorFile& one : given) {
         Result<worker::TensorFile> file = tensor_file_of(one);
@@ -134,7 +134,7 @@ Result<void> write(worker::CheckpointMemory& connection, std::int64_t step,
         }
         files.push_back(*std::move(file));
     }
-    const Result<worker::RankFiles> written = worker::write_files(connection, step, files);
+    const Result<worker::RankFiles> written = worker::write_files(connection, files);
     if (!written) {
         return written.error();
     }
@@ -181,15 +181,23 @@ std::int32_t ddprun_checkpoint_memory_agree(DdprunMemory* memory, const char* co
     });
 }
 
-std::int32_t ddprun_checkpoint_memory_write(DdprunMemory* memory, std::int64_t step,
-                                            DdprunTensorFile* files, std::uint64_t count,
-                                            DdprunError* note, DdprunError* error) {
+std::int32_t ddprun_checkpoint_memory_begin_save(DdprunMemory* memory, std::int64_t step,
+                                                 DdprunError* error) {
+    return connected(memory, error, [&](worker::CheckpointMemory& connection) {
+        connection.begin_save(step);
+        return Result<void>();
+    });
+}
+
+std::int32_t ddprun_checkpoint_memory_write(DdprunMemory* memory, DdprunTensorFile* files,
+                                            std::uint64_t count, DdprunError* note,
+                                            DdprunError* error) {
     return connected(memory, error, [&](worker::CheckpointMemory& connection) -> Result<void> {
         const Result<std::span<DdprunTensorFile>> list = ddprun::python::list_of(files, count);
         if (!list || note == nullptr) {
             return list ? bad("no place for a note") : list.error();
         }
-        return write(connection, step, *list, note);
+        return write(connection, *list, note);
     });
 }
 
@@ -205,22 +213,20 @@ std::int32_t ddprun_checkpoint_memory_manifest(DdprunMemory* memory, std::int64_
     });
 }
 
-std::int32_t ddprun_checkpoint_memory_write_manifest(DdprunMemory* memory, std::int64_t step,
-                                                     const char* manifest, std::int32_t is_isolated,
-                                                     DdprunError* error) {
+std::int32_t ddprun_checkpoint_memory_write_manifest(DdprunMemory* memory, const char* manifest,
+                                                     std::int32_t is_isolated, DdprunError* error) {
     return connected(memory, error, [&](worker::CheckpointMemory& connection) -> Result<void> {
         const Result<std::string> text = text_of(manifest, worker::kManifestBytesMax);
         if (!text) {
             return text.error();
         }
-        return worker::write_manifest(connection, memory->place, step, *text, is_isolated != 0);
+        return worker::write_manifest(connection, memory->place, *text, is_isolated != 0);
     });
 }
 
-std::int32_t ddprun_checkpoint_memory_seal(DdprunMemory* memory, std::int64_t step,
-                                           DdprunError* error) {
+std::int32_t ddprun_checkpoint_memory_seal(DdprunMemory* memory, DdprunError* error) {
     return connected(memory, error, [&](worker::CheckpointMemory& connection) {
-        return worker::seal(connection, memory->place, memory->generation, step);
+        return worker::seal(connection, memory->place);
     });
 }
 
@@ -257,7 +263,7 @@ std::int32_t ddprun_checkpoint_memory_candidate(const DdprunMemory* memory, std:
         return 1;
     }
     const worker::MemoryCandidate& found = memory->candidates[index];
-    *candidate = {.step = found.step,
+    *candidate = {.step = found.key.step,
                   .manifest_rank = static_cast<std::int32_t>(found.manifest_node)};
     return 0;
 }
@@ -297,8 +303,8 @@ std::int32_t ddprun_checkpoint_memory_open(DdprunMemory* memory, DdprunOpen** op
         if (open == nullptr || info == nullptr || !memory->fetched) {
             return bad("nothing was fetched, or no place for a checkpoint");
         }
-        Result<worker::LoadedCheckpoint> loaded =
-            worker::load_copies(connection, memory->place, memory->fetched->manifest);
+        Result<worker::LoadedCheckpoint> loaded = worker::load_copies(
+            connection, memory->place, memory->fetched->candidate, memory->fetched->manifest);
         if (!loaded) {
             return loaded.error();
         }

@@ -49,10 +49,14 @@ std::int32_t ddprun_checkpoint_memory_agree(DdprunMemory* memory, const char* co
                                             std::int32_t* is_kept, std::int32_t* has_partner,
                                             DdprunError* line, DdprunError* error);
 
+/// CheckpointMemory::begin_save(), by every rank for each save.
+std::int32_t ddprun_checkpoint_memory_begin_save(DdprunMemory* memory, std::int64_t step,
+                                                 DdprunError* error);
+
 /// write_files(). `note` says why the partner has no copy, unless it is empty.
-std::int32_t ddprun_checkpoint_memory_write(DdprunMemory* memory, std::int64_t step,
-                                            DdprunTensorFile* files, std::uint64_t count,
-                                            DdprunError* note, DdprunError* error);
+std::int32_t ddprun_checkpoint_memory_write(DdprunMemory* memory, DdprunTensorFile* files,
+                                            std::uint64_t count, DdprunError* note,
+                                            DdprunError* error);
 
 /// format_manifest()
 std::int32_t ddprun_checkpoint_memory_manifest(DdprunMemory* memory, std::int64_t step,
@@ -60,13 +64,11 @@ std::int32_t ddprun_checkpoint_memory_manifest(DdprunMemory* memory, std::int64_
                                                DdprunError* error);
 
 /// write_manifest()
-std::int32_t ddprun_checkpoint_memory_write_manifest(DdprunMemory* memory, std::int64_t step,
-                                                     const char* manifest, std::int32_t is_isolated,
-                                                     DdprunError* error);
+std::int32_t ddprun_checkpoint_memory_write_manifest(DdprunMemory* memory, const char* manifest,
+                                                     std::int32_t is_isolated, DdprunError* error);
 
 /// seal()
-std::int32_t ddprun_checkpoint_memory_seal(DdprunMemory* memory, std::int64_t step,
-                                           DdprunError* error);
+std::int32_t ddprun_checkpoint_memory_seal(DdprunMemory* memory, DdprunError* error);
 
 /// copies_text()
 std::int32_t ddprun_checkpoint_memory_copies(DdprunMemory* memory, const char** text,
