@@ -4,6 +4,9 @@
 
 // Compiled in: what links us need not have the library.
 #define XXH_INLINE_ALL
+// Bytes that are fetched ahead. The processor itself fetches no further than to the end of a page;
+// with the library's 384 bytes the checksum of bytes in memory takes 40 % longer.
+#define XXH_PREFETCH_DIST 2048
 #include <xxhash.h>
 
 namespace ddprun::worker {
