@@ -7,7 +7,7 @@ usage: scripts/gpu_runs.py [--write | --check]
 Prints docs/training-on-gpus.md; --write puts it where it belongs; --check exits 1 if what is there
 is older. --record replaces the run of the same GPU and LibTorch in tests/gpu/ran.json by the one of
 a JUnit report of ctest, in which all tests passed, and writes the guide. scripts/test.sh --gpu and
---fake-gpu do.
+--fake-gpu do. The run has the commit, and "with changes" behind it if tracked files differ from it.
 """
 
 import datetime
@@ -61,13 +61,21 @@ def run_of(report, date):
     return {**machine.groupdict(), "date": date, "passed": names, "left_out": left_out}
 
 
+def git(*arguments):
+    return subprocess.run(["git", "-C", ROOT, *arguments], check=True, capture_output=True,
+                          text=True).stdout.strip()
+
+
 def commit_tested():
-    """The commit of this tree; a copied tree has none."""
+    """The commit of this tree, and whether more than the record differs from it; a copied tree has
+    none."""
     try:
-        return subprocess.run(["git", "-C", ROOT, "rev-parse", "--short=10", "HEAD"], check=True,
-                              capture_output=True, text=True).stdout.strip()
+        commit = git("rev-parse", "--short=10", "HEAD")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--",
+                      f":(top,exclude){RUNS}", f":(top,exclude){DOCUMENT}")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return f"{commit} with changes" if changed else commit
 
 
 def record(report):

@@ -105,42 +105,73 @@ class Block(unittest.TestCase):
             with self.subTest(error), self.assertRaisesRegex(gpu_runs.Unreadable, error):
                 gpu_runs.document([], setup, page)
 
+
+class Tree(unittest.TestCase):
+    """A tree of files with what the script needs."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = folder.name
+        self.environment = {key: value for key, value in os.environ.items()
+                            if key != "DDPRUN_GPU_KILLS" and not key.startswith("GIT_")}
+        for folder in ("scripts", "docs", "tests/gpu"):
+            os.makedirs(os.path.join(self.root, folder))
+        for script in ("gpu_runs.py", "made_files.py", "count_tests.py"):
+            shutil.copy(os.path.join(ROOT, "scripts", script), os.path.join(self.root, "scripts"))
+        self.other = {**RUN, "device": "Fake GPU", "commit": "0a1b2c", "kills": 100}
+        earlier = {**RUN, "commit": "3d4e5f", "kills": 7}
+        for path, text in ((gpu_runs.RUNS, json.dumps([earlier, self.other])),
+                           (gpu_runs.PINS, SETUP), (gpu_runs.DOCUMENT, PAGE),
+                           ("report.xml", REPORT)):
+            self.write(path, text)
+
+    def write(self, path, text):
+        with open(os.path.join(self.root, path), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def run_script(self, *arguments):
+        return subprocess.run([sys.executable, "-B", "scripts/gpu_runs.py", *arguments],
+                              cwd=self.root, capture_output=True, text=True, check=False,
+                              env=self.environment)
+
+    def runs(self):
+        with open(os.path.join(self.root, gpu_runs.RUNS), encoding="utf-8") as file:
+            return json.load(file)
+
+    def git(self, *arguments):
+        return subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments],
+                              cwd=self.root, capture_output=True, text=True, check=True,
+                              env=self.environment).stdout.strip()
+
+    def recorded_commit(self):
+        self.assertEqual(self.run_script("--record", "report.xml").returncode, 0)
+        return self.runs()[-1]["commit"]
+
     def test_a_new_run_replaces_the_one_of_its_gpu_and_libtorch(self):
-        with tempfile.TemporaryDirectory() as root:
-            def run(*arguments):
-                script = os.path.join(root, "scripts", "gpu_runs.py")
-                environment = {key: value for key, value in os.environ.items()
-                               if key != "DDPRUN_GPU_KILLS"}
-                return subprocess.run([sys.executable, script, *arguments], capture_output=True,
-                                      text=True, check=False, env=environment)
+        self.assertEqual(self.run_script("--check").returncode, 1)
+        self.assertEqual(self.recorded_commit(), "unknown")
+        self.assertEqual(self.run_script("--check").returncode, 0)
+        kept = self.runs()
+        self.assertEqual(kept, [self.other, {**RUN, "date": kept[1]["date"], "commit": "unknown",
+                                             "kills": 4}])
+        self.write("report.xml", REPORT.replace('"run"', '"fail"'))
+        self.assertIn("nothing is recorded", self.run_script("--record", "report.xml").stderr)
+        self.assertEqual(self.runs(), kept)
+        self.assertEqual(self.run_script("--wrong").returncode, 2)
 
-            def runs():
-                with open(os.path.join(root, gpu_runs.RUNS), encoding="utf-8") as file:
-                    return json.load(file)
-
-            for folder in ("scripts", "docs", "tests/gpu"):
-                os.makedirs(os.path.join(root, folder))
-            for script in ("gpu_runs.py", "made_files.py", "count_tests.py"):
-                shutil.copy(os.path.join(ROOT, "scripts", script), os.path.join(root, "scripts"))
-            other = {**RUN, "device": "Fake GPU", "commit": "0a1b2c", "kills": 100}
-            earlier = {**RUN, "commit": "3d4e5f", "kills": 7}
-            for path, text in ((gpu_runs.RUNS, json.dumps([earlier, other])),
-                               (gpu_runs.PINS, SETUP),
-                               (gpu_runs.DOCUMENT, PAGE), ("report.xml", REPORT)):
-                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
-                    file.write(text)
-            report = os.path.join(root, "report.xml")
-            self.assertEqual(run("--check").returncode, 1)
-            self.assertEqual(run("--record", report).returncode, 0)
-            self.assertEqual(run("--check").returncode, 0)
-            kept = runs()
-            self.assertEqual(kept, [other, {**RUN, "date": kept[1]["date"], "commit": "unknown",
-                                            "kills": 4}])
-            with open(report, "w", encoding="utf-8") as file:
-                file.write(REPORT.replace('"run"', '"fail"'))
-            self.assertIn("nothing is recorded", run("--record", report).stderr)
-            self.assertEqual(runs(), kept)
-            self.assertEqual(run("--wrong").returncode, 2)
+    def test_a_run_of_a_changed_tree_says_so(self):
+        self.git("init", "--quiet")
+        self.git("add", "scripts", "docs", "tests")
+        self.git("commit", "--quiet", "--message", "all")
+        commit = self.git("rev-parse", "HEAD")[:10]
+        # What a record writes is no change of what was tested, nor is a file that git lacks.
+        for _ in range(2):
+            self.assertEqual(self.recorded_commit(), commit)
+        self.write(gpu_runs.PINS, SETUP + "\n")
+        self.assertEqual(self.recorded_commit(), f"{commit} with changes")
+        self.git("add", gpu_runs.PINS)
+        self.assertEqual(self.recorded_commit(), f"{commit} with changes")
 
 
 if __name__ == "__main__":
