@@ -3,6 +3,8 @@
 to, and that its failures have the effect that real ones are assumed to have.
 
 usage: fake_gpu_test.py --build FOLDER [unittest's words]
+
+On a machine with NVIDIA's driver all of it is left out, aloud.
 """
 
 import os
@@ -37,6 +39,7 @@ class NcclTest(fake_machine.FakeMachine):
                 self.require_exits(ranks, 0, 0)
 
     def test_communicators_that_do_not_block_work(self):
+        """Assumed of NCCL: the first call of each kind returns ncclInProgress, later ones not."""
         ranks = self.start("collectives", "nccl", TORCH_NCCL_USE_COMM_NONBLOCKING=1,
                            DDPRUN_FAKE_GPU_NCCL_FAULT="init-slow:300")
         self.require_exits(ranks, 0, 0)
@@ -78,11 +81,14 @@ class NcclTest(fake_machine.FakeMachine):
         ranks.await_line(0, "remote process exited or there was a network error")
 
     def test_a_silent_peer_makes_a_time_out(self):
+        """Assumed of NCCL: a kernel waits for ever for a peer that does not call."""
         ranks = self.lonely("nccl", GROUP_TIMEOUT=3)
         ranks.tell(0)
         ranks.await_line(0, r"Watchdog caught collective operation timeout")
 
     def test_operations_fail_as_they_are_told_to(self):
+        """Assumed of NCCL: it tells an error of a connection when it is asked, and begins nothing
+        of a call that it refuses. Assumed of CUDA: an asynchronous error stays."""
         for fault, wanted in (("break:200@3", "illegal memory access"),
                               ("error@3", "remote process exited|injected|asked for"),
                               ("refuse@3", "sum 3 has failed: .*\n?.*unhandled system error")):
@@ -101,7 +107,8 @@ class NcclTest(fake_machine.FakeMachine):
                 self.assertEqual(ranks.processes[0].wait(of_ranks.DEADLINE), 3)
 
     def test_a_start_that_hangs_ends_at_the_time_out_of_libtorch(self):
-        """LibTorch's abort() waits for that start, so that nothing ends it sooner."""
+        """LibTorch's abort() waits for that start, so that nothing ends it sooner. Assumed of NCCL:
+        a rank that connects waits for ever for the others."""
         ranks = self.start("sums", "nccl", TORCH_NCCL_USE_COMM_NONBLOCKING=1,
                            TORCH_NCCL_NONBLOCKING_TIMEOUT=3,
                            DDPRUN_FAKE_GPU_NCCL_FAULT="init-hang")
@@ -137,6 +144,7 @@ class DeviceTest(fake_machine.FakeMachine):
                           DDPRUN_FAKE_GPU_TASK_DELAY_US=50000)
 
     def test_a_broken_gpu_stays_broken(self):
+        """Assumed of CUDA: an asynchronous error stays: all later calls of the process fail."""
         self.require_said("^broken$", "broken", DDPRUN_FAKE_GPU_BREAK_AT_TASK=20)
 
     def test_too_little_memory_is_an_error_and_the_rest_goes_on(self):

@@ -231,12 +231,16 @@ class LossesOnGpu(unittest.TestCase):
         self.lose_by("error", "NCCL has reported an error", "rank {victim} at")
 
     def test_a_call_that_nccl_refuses_ends_the_others_wait(self):
+        """Assumed of NCCL: the call begins nothing, and the others wait until they are aborted."""
         self.lose_by("refuse", "ncclSystemError|NCCL", "rank {victim} at")
 
     def test_a_death_in_an_operation(self):
+        """Assumed of NCCL: over NVLink it waits for ever for a dead peer, over a network it reports
+        an error."""
         self.lose_by("die", None, "rank {victim} at")
 
     def test_what_is_slow_changes_nothing(self):
+        """Assumed of NCCL: it waits for a peer that is late, also while it connects."""
         for place, fault in (self.faults_at_places("slow:500") +
                              self.faults_at_places("init-slow:500")):
             with self.subTest(place=place, fault=fault):
@@ -247,7 +251,8 @@ class LossesOnGpu(unittest.TestCase):
                     self.undisturbed.require(ranks.text(rank))
 
     def test_failures_while_nccl_connects(self):
-        """Assumed of NCCL: a rank that connects waits for ever for the others."""
+        """Assumed of NCCL: a rank that connects waits for ever for the others, and one that NCCL
+        refuses there is told so."""
         bound = "not all ranks are connected after"
         self.lose_by("init-hang", bound, f"{bound}|rank {{victim}} at")
         self.lose_by("init-error", "ncclSystemError|NCCL", "rank {victim} at")

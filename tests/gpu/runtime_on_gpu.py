@@ -13,6 +13,7 @@ import ctypes
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -171,6 +172,7 @@ class RuntimeOnGpu(unittest.TestCase):
                 ranks.await_line(0, "^largest difference .*$").group())
 
     def test_nccl_says_why_it_refuses_two_ranks_on_one_gpu(self):
+        """Assumed of NCCL: it refuses them while they connect, and says "Duplicate GPU"."""
         needs(1)
         with start(2, peer("start", "nccl", "shared"), {"CUDA_VISIBLE_DEVICES": "0"}) as ranks:
             self.require_exits(ranks, 3)
@@ -192,6 +194,7 @@ class RuntimeOnGpu(unittest.TestCase):
             print(ranks.text(0), end="")
 
     def test_the_memory_of_a_killed_worker_is_free_again(self):
+        """Assumed of CUDA: the memory of a process is free soon after its end."""
         needs(1)
         mib = 256 if options.fake_gpu else 8192  # the fake's memory is the machine's
         nvml = Nvml()
@@ -239,7 +242,8 @@ class RuntimeOnGpu(unittest.TestCase):
         self.assertEqual(ranks.processes[0].wait(DEADLINE), 0, ranks.text(0))
 
     def test_a_killed_peer_ends_the_wait_for_a_result_on_the_gpu(self):
-        """Assumed of NCCL: over NVLink a kernel waits for ever for a dead peer."""
+        """Assumed of NCCL: over NVLink a kernel waits for ever for a dead peer. An abort ends
+        it."""
         needs(2)
         with self.lose(600_000) as ranks:
             self.begin_to_wait(ranks)
@@ -250,16 +254,21 @@ class RuntimeOnGpu(unittest.TestCase):
 
     def test_the_end_of_a_group_does_not_wait_for_a_peer_in_nccl(self):
         """Nothing watches the peers any more in the last barrier, and NCCL would wait for ever for
-        one that dies there. Assumed of NCCL: as above."""
+        one that dies there. Assumed of NCCL: over NVLink a kernel waits for ever for a dead
+        peer."""
+        needs_fake()
         needs(2)
-        if not options.fake_gpu:
-            self.skipTest("needs a fault of the fake GPU (--fake-gpu)")
-        before_the_end = 3  # the sum twice, and the first barrier
-        with start(2, peer("start", "nccl", "own"), of_rank={
-                1: {"DDPRUN_FAKE_GPU_NCCL_FAULT": f"die@{before_the_end}"}}) as ranks:
-            self.assertEqual(ranks.wait(), [0, 0], ranks.text(0) + ranks.text(1))
+        # The sum twice and the first barrier are operations of NCCL, and the last barrier is none.
+        for fault, wanted, said in (
+                ("die@2", [1, -signal.SIGKILL], "barrier failed on rank 0 of 2"),
+                ("die@3", [0, 0], "second collective")):
+            with self.subTest(fault=fault), \
+                    start(2, peer("start", "nccl", "own"), of_rank={1: {FAULT: fault}}) as ranks:
+                self.assertEqual(ranks.wait(), wanted, ranks.text(0) + ranks.text(1))
+                self.assertIn(said, ranks.text(0))
 
     def test_a_silent_peer_is_named_at_the_time_out_and_ends_no_process(self):
+        """Assumed of NCCL: a kernel waits for a peer that does not call, and an abort ends it."""
         needs(2)
         with self.lose(3000) as ranks:
             self.begin_to_wait(ranks)
@@ -305,7 +314,8 @@ class RuntimeOnGpu(unittest.TestCase):
             self.require_exits(ranks, 0)
 
     def test_a_peer_that_dies_in_a_call_is_named_and_its_result_is_not_used(self):
-        """Assumed of NCCL: over NVLink a kernel waits for ever for a dead peer."""
+        """Assumed of NCCL: over NVLink a kernel waits for ever for a dead peer, and an abort ends
+        it as if the work had been done."""
         needs(2)
         for what in ("build", "clip", "judge", "normalise", "scale"):
             with self.subTest(what=what), \
@@ -319,7 +329,8 @@ class RuntimeOnGpu(unittest.TestCase):
                 self.assertEqual(ranks.processes[1].wait(DEADLINE), 0, ranks.text(1))
 
     def test_a_gpu_that_breaks_is_an_error_of_the_call_that_reads_from_it(self):
-        """The process lives on, and the others learn of it. It reads before its GPU breaks."""
+        """The process lives on, and the others learn of it. It reads before its GPU breaks. Assumed
+        of CUDA: an asynchronous error stays, and no stream runs on."""
         needs_fake()
         for what, call in (("clip", "clipping gradients"),
                            ("step", "agreeing on finite gradients")):
@@ -336,7 +347,8 @@ class RuntimeOnGpu(unittest.TestCase):
                 self.require_exits(ranks, 0)
 
     def test_engines_that_a_process_holds_at_its_exit_end_once(self):
-        """Before LibTorch's static objects: NCCL's watchdog uses them."""
+        """Before LibTorch's static objects: NCCL's watchdog uses them. Assumed of NCCL: an abort
+        ends a kernel that waits."""
         needs(2)
         log = {"TORCH_CPP_LOG_LEVEL": "INFO", "DDPRUN_FAKE_GPU_EXIT_DELAY_MS": 1000}
         for group in ("finished", "waiting"):
@@ -347,7 +359,9 @@ class RuntimeOnGpu(unittest.TestCase):
                 self.assertEqual(len(ends), 1, ranks.text(0))
 
     def test_a_sum_that_a_dead_peer_takes_no_part_in_is_not_saved(self):
-        """Both ranks have called the collectives of the state; the other's GPU has not run them."""
+        """Both ranks have called the collectives of the state; the other's GPU has not run them.
+        Assumed of NCCL: a kernel waits for ever for a dead peer, and an abort ends it as if the
+        work had been done."""
         needs_fake()
         with tempfile.TemporaryDirectory() as folder, \
                 start(2, peer("save_sum", "nccl", "own", "600000", "60000", folder), LAGGING,
@@ -360,6 +374,7 @@ class RuntimeOnGpu(unittest.TestCase):
             self.assertEqual(os.listdir(folder), [])
 
     def test_a_rank_without_memory_for_a_result_ends_the_others_wait(self):
+        """Assumed of NCCL: a kernel waits for a peer that does not call, and an abort ends it."""
         needs_fake()
         with start(2, peer("lose_in", "nccl", "own", "600000", "60000", "gather_much"),
                    of_rank={1: {"DDPRUN_FAKE_GPU_MEMORY_MIB": 380}}) as ranks:
@@ -369,6 +384,8 @@ class RuntimeOnGpu(unittest.TestCase):
             self.assertRegex(ranks.text(0), "lost: .*the connection to rank 1 at .* has ended")
 
     def test_each_kind_of_operation_has_the_time_out_of_its_group(self):
+        """Assumed of NCCL: a kernel waits for a peer that does not call, a send until the peer has
+        received all, and an abort ends them."""
         needs(2)
         with start(2, peer("wait_in_all", "nccl", "own", "5000", "60000"), LAGGING) as ranks:
             self.assertEqual(ranks.processes[1].wait(DEADLINE), 0, ranks.text(1))
@@ -388,6 +405,8 @@ class RuntimeOnGpu(unittest.TestCase):
         return ranks
 
     def test_a_member_killed_in_a_collective_of_its_sub_group_is_named(self):
+        """Assumed of NCCL: over NVLink a kernel waits for ever for a dead peer. An abort ends
+        it."""
         needs_fake()
         ranks = self.lose_in_part(600_000, "all", {2: {FAULT: "die@0"}})
         ended = r"the connection to rank {} at 127\.0\.0\.1:\d+ has ended"
@@ -399,6 +418,8 @@ class RuntimeOnGpu(unittest.TestCase):
             self.assertEqual(ranks.processes[rank].wait(DEADLINE), 0, ranks.text(rank))
 
     def test_the_time_out_of_a_sub_group_leaves_its_group_whole(self):
+        """Assumed of NCCL: a kernel waits for a peer that does not call, and an abort ends it, and
+        none of another communicator."""
         needs(2)
         ranks = self.lose_in_part(5000, "one")
         ranks.await_line(0, "^part: .* on rank 0 of 2: .* is not done after 5000 ms: "
@@ -414,6 +435,8 @@ class RuntimeOnGpu(unittest.TestCase):
                              str(epochs), "--checkpoint-dir", folder])
 
     def test_a_training_ends_with_the_same_parameters_whatever_is_killed(self):
+        """Assumed of NCCL: over NVLink a kernel waits for ever for a dead peer, a rank that
+        connects for the others, and an abort ends a kernel as if the work had been done."""
         world = min(2, gpu_count()) or 2
         kills = 20 if gpu_count() else 2
         epochs = 6
