@@ -197,6 +197,8 @@ if [ "$is_full" = yes ]; then
         -R cluster_memory_checkpoints
     DDPRUN_RUNTIME_STEPS=100000 DDPRUN_RUNTIME_DEATHS=1000 \
         suite "the C++ runtime, 100,000 steps, 1,000 deaths" release -R runtime_process
+    DDPRUN_COLLECTIVE_KILLS=72 \
+        suite "1,000 kills while collectives are pending" release -R collectives_process
     suite "large libraries in Python, each run on a terminal, jobs of Slurm and mpirun, NFS, \
 a C++ training with the installed runtime" release -L full
     for version in 2.11 2.15; do

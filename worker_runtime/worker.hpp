@@ -3,6 +3,8 @@
 /// Everything that a training program in C++ needs of ddprun. worker_runtime/README.md shows how
 /// the parts fit together; examples/train_digits is a whole program.
 
+#include "worker_runtime/comm/mesh.hpp"                               // IWYU pragma: export
+#include "worker_runtime/comm/p2p_batch.hpp"                          // IWYU pragma: export
 #include "worker_runtime/comm/process_group.hpp"                      // IWYU pragma: export
 #include "worker_runtime/data/data_loader.hpp"                        // IWYU pragma: export
 #include "worker_runtime/data/distributed_sampler.hpp"                // IWYU pragma: export

@@ -111,6 +111,38 @@ Tensors transfers(ProcessGroup& group, const Device& device) {
     return results;
 }
 
+/// Several collectives and batches are pending at once, and are waited for from the last to the
+/// first. In a batch both ranks send 64 MiB at once.
+Tensors pending(ProcessGroup& group, const Device& device) {
+    constexpr std::int64_t kLarge = std::int64_t{64} << 17;  // numbers of 8 bytes
+    const int other = 1 - group.rank();
+    Tensors results;
+    std::vector<Pending<void>> begun;
+    for (int round = 0; round < 3; ++round) {
+        const Tensor sum = numbers(group, device, {kMany});
+        begun.push_back(group.all_reduce_async(sum, Reduction::Mean));
+        const Tensor gathered = torch::zeros({kWorld * kMany}, sum.options());
+        begun.push_back(group.all_gather_into_async(gathered, numbers(group, device, {kMany})));
+        const Tensor own = torch::zeros({kMany}, sum.options());
+        begun.push_back(group.reduce_scatter_into_async(
+            own, numbers(group, device, {kWorld, kMany}), Reduction::Mean));
+        const Tensor received = torch::zeros({kLarge}, sum.options());
+        const Tensor small = torch::zeros({kMany}, sum.options());
+        begun.push_back(P2PBatch(group)
+                            .send(torch::full({kLarge}, round + group.rank(), sum.options()), other)
+                            .recv(received, other)
+                            .send(numbers(group, device, {kMany}), other)
+                            .recv(small, other)
+                            .begin());
+        results.insert(results.end(), {sum, gathered, own, small, received.slice(0, 0, 1),
+                                       received.slice(0, kLarge - 1, kLarge)});
+    }
+    for (auto last = begun.rbegin(); last != begun.rend(); ++last) {
+        must(last->wait());
+    }
+    return results;
+}
+
 Sequential make_network(const Device& device) {
     torch::manual_seed(7);
     Sequential network(Linear(6, 8), torch::nn::BatchNorm1d(8), Tanh(), Linear(8, 8), Tanh(),
@@ -422,9 +454,11 @@ void load_batches(const Worker& worker) {
 void walk(const Worker& worker, ProcessGroup& group, const std::string& folder) {
     using Part = Tensors (*)(ProcessGroup&, const Device&);
     const std::map<std::string, Part> parts = {
-        {"collectives", collectives}, {"compression", compression},     {"evaluation", evaluation},
-        {"optimizers", optimizers},   {"recomputation", recomputation}, {"reducer", reducer},
-        {"subgroups", subgroups},     {"synced_norm", synced_norm},     {"transfers", transfers}};
+        {"collectives", collectives}, {"compression", compression},
+        {"evaluation", evaluation},   {"optimizers", optimizers},
+        {"pending", pending},         {"recomputation", recomputation},
+        {"reducer", reducer},         {"subgroups", subgroups},
+        {"synced_norm", synced_norm}, {"transfers", transfers}};
     const Device device = group.device();
     require(torch::empty({1}, device.type()).device() == device, "the current device");
     for (const auto& [name, part] : parts) {

@@ -1014,23 +1014,23 @@ int late_work(Worker& /*worker*/, const Arguments& /*arguments*/) {
     std::atomic<int> told = 0;
     std::promise<c10d::Work*> late;
     {
-        WorkDeadlines deadlines(std::chrono::milliseconds(1), [&](const auto& work) {
+        WorkDeadlines deadlines(std::chrono::milliseconds(1), [&](const auto& operation) {
             ++told;
-            late.set_value(work.get());
+            late.set_value(operation.work.get());
         });
         for (int i = 0; i < 3; ++i) {
-            deadlines.watch(works[static_cast<std::size_t>(i)]);
+            deadlines.watch({.work = works[static_cast<std::size_t>(i)]});
         }
         require(late.get_future().get() == works[1].get(), "another operation is late");
-        deadlines.watch(works[3]);
+        deadlines.watch({.work = works[3]});
     }
     require(told == 1, "late operations were told more than once");
     {
-        WorkDeadlines deadlines(std::chrono::hours(1), [&](const auto& /*work*/) { ++told; });
-        deadlines.watch(works[3]);
+        WorkDeadlines deadlines(std::chrono::hours(1), [&](const auto& /*operation*/) { ++told; });
+        deadlines.watch({.work = works[3]});
         require(works[3].use_count() == 2, "the operation is not watched");
         works[3]->is_done = true;
-        deadlines.watch(works[2]);
+        deadlines.watch({.work = works[2]});
         require(works[3].use_count() == 1, "an operation that is done is held");
     }
     require(told == 1, "an operation was told before its time-out");

@@ -1,5 +1,6 @@
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -184,19 +185,30 @@ public:
         return begin([&] { return inner_->barrier(options); });
     }
     c10::intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override {
-        loss_->check();
-        return c10::make_intrusive<GuardedTransfer>(inner_->send(tensors, to, tag), loss_);
+        return transfer([&] { return inner_->send(tensors, to, tag); });
     }
     c10::intrusive_ptr<Work> recv(Tensors& tensors, int from, int tag) override {
-        loss_->check();
-        return c10::make_intrusive<GuardedTransfer>(inner_->recv(tensors, from, tag), loss_);
+        return transfer([&] { return inner_->recv(tensors, from, tag); });
     }
     c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override {
-        loss_->check();
-        return c10::make_intrusive<GuardedTransfer>(inner_->recvAnysource(tensors, tag), loss_);
+        return transfer([&] { return inner_->recvAnysource(tensors, tag); });
     }
 
 private:
+    /// Gloo uses the connection at once. If that has ended it throws an exception of its own, which
+    /// is no caller's mistake; c10d's checks of the arguments throw c10::Error.
+    template <typename Begin>
+    c10::intrusive_ptr<Work> transfer(const Begin& begin) {
+        loss_->check();
+        try {
+            return c10::make_intrusive<GuardedTransfer>(begin(), loss_);
+        } catch (const c10::Error&) {
+            throw;
+        } catch (const std::exception& failure) {
+            C10_THROW_ERROR(DistNetworkError, failure.what());
+        }
+    }
+
     template <typename Begin>
     c10::intrusive_ptr<Work> begin(const Begin& begin) {
         loss_->check();

@@ -1,6 +1,7 @@
 #include "worker_runtime/comm/late_ranks.hpp"
 
 #include <exception>
+#include <set>
 #include <vector>
 
 #include <fmt/format.h>
@@ -9,6 +10,12 @@
 #include "worker_runtime/comm/exception_text.hpp"
 
 namespace ddprun::worker {
+
+std::string late_peers_text(const std::vector<int>& peers) {
+    const std::set<int> ranks(peers.begin(), peers.end());
+    return fmt::format("{} {} has not begun it, or does not answer",
+                       ranks.size() > 1 ? "one of ranks" : "rank", fmt::join(ranks, ", "));
+}
 
 std::string name_late_ranks(const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place,
                             std::uint64_t number, const RuntimeLimits& limits) {

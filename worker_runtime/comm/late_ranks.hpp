@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -17,5 +18,9 @@ namespace ddprun::worker {
 [[nodiscard]] std::string name_late_ranks(const c10::intrusive_ptr<c10d::Store>& store,
                                           const BackendPlace& place, std::uint64_t number,
                                           const RuntimeLimits& limits = {});
+
+/// The same of transfers to and from these ranks: each has its own number for them, so the store
+/// is not asked. "rank 1 has not begun it, or does not answer"; several: "one of ranks 1, 2 has …".
+[[nodiscard]] std::string late_peers_text(const std::vector<int>& peers);
 
 }  // namespace ddprun::worker

@@ -14,6 +14,7 @@
 
 #include "base/result.hpp"
 #include "worker_runtime/comm/background_saves.hpp"
+#include "worker_runtime/comm/pending.hpp"
 #include "worker_runtime/comm/stop_ballot.hpp"
 #include "worker_runtime/env/environment.hpp"
 
@@ -76,49 +77,112 @@ public:
 
     // Collectives. Tensors are of one dtype and device on all ranks; on CPUs float64, float32,
     // float16, bfloat16, int64, int32, int8, uint8 and bool. A result is a new tensor like the
-    // input. Done when it returns; on GPUs, as with everything there, when the current stream comes
-    // to it. InvalidArgument: this rank's own mistake, nothing was sent, the group is as it was,
-    // and those who have called it rightly wait for this rank. ConnectionLost: a peer died or was
-    // late, the group is broken, and what was to be written holds anything. System: this rank's
-    // device or memory has failed, and the group is broken for all.
+    // input.
+    //
+    // Each has an asynchronous form, which begins and returns; the collective is done when wait()
+    // of the Pending returns. On GPUs it is done, as with everything there, when the stream that is
+    // current in wait() comes to it. Until then no rank changes its tensors, and nobody reads what
+    // is to be written. Every rank begins the same collectives in the same order.
+    //
+    // InvalidArgument: this rank's own mistake, nothing was sent, the group is as it was, and those
+    // who have called it rightly wait for this rank. ConnectionLost: a peer died or was late, the
+    // group is broken, every collective that is pending ends with that error, and the tensors that
+    // were to be written hold anything. System: this rank's device or memory has failed, and the
+    // group is broken for all.
 
     /// In place. `tensor`: any shape, the same on every rank, contiguous.
     [[nodiscard]] Result<void> all_reduce(torch::Tensor& tensor,
-                                          Reduction reduction = Reduction::Sum);
+                                          Reduction reduction = Reduction::Sum) {
+        return all_reduce_async(tensor, reduction).wait();
+    }
+    Pending<void> all_reduce_async(const torch::Tensor& tensor,
+                                   Reduction reduction = Reduction::Sum);
     /// As all_reduce(), for rank `root` alone: on the others `tensor` holds anything afterwards.
     [[nodiscard]] Result<void> reduce(torch::Tensor& tensor, int root = 0,
-                                      Reduction reduction = Reduction::Sum);
+                                      Reduction reduction = Reduction::Sum) {
+        return reduce_async(tensor, root, reduction).wait();
+    }
+    Pending<void> reduce_async(const torch::Tensor& tensor, int root = 0,
+                               Reduction reduction = Reduction::Sum);
     /// In place: each rank has rank `root`'s values afterwards.
-    [[nodiscard]] Result<void> broadcast(torch::Tensor& tensor, int root = 0);
+    [[nodiscard]] Result<void> broadcast(torch::Tensor& tensor, int root = 0) {
+        return broadcast_async(tensor, root).wait();
+    }
+    Pending<void> broadcast_async(const torch::Tensor& tensor, int root = 0);
     /// [world, ...shape of `tensor`], by rank.
-    [[nodiscard]] Result<torch::Tensor> all_gather(const torch::Tensor& tensor);
-    /// The same on rank `root`; an undefined tensor on the others.
-    [[nodiscard]] Result<torch::Tensor> gather(const torch::Tensor& tensor, int root = 0);
+    [[nodiscard]] Result<torch::Tensor> all_gather(const torch::Tensor& tensor) {
+        return all_gather_async(tensor).wait();
+    }
+    Pending<torch::Tensor> all_gather_async(const torch::Tensor& tensor);
+    /// The same into `gathered`, without a copy. Both tensors: contiguous, of one type; `gathered`
+    /// has `world` times the numbers of `tensor`, in any shape, and may overlap it where this
+    /// rank's numbers belong.
+    [[nodiscard]] Result<void> all_gather_into(torch::Tensor& gathered,
+                                               const torch::Tensor& tensor) {
+        return all_gather_into_async(gathered, tensor).wait();
+    }
+    Pending<void> all_gather_into_async(const torch::Tensor& gathered, const torch::Tensor& tensor);
+    /// As all_gather() on rank `root`; an undefined tensor on the others.
+    [[nodiscard]] Result<torch::Tensor> gather(const torch::Tensor& tensor, int root = 0) {
+        return gather_async(tensor, root).wait();
+    }
+    Pending<torch::Tensor> gather_async(const torch::Tensor& tensor, int root = 0);
     /// `tensor` becomes `parts[rank]`, with rank `root`'s parts: [world, ...shape of `tensor`]. On
     /// the others `parts` is not read. `tensor`: contiguous.
     [[nodiscard]] Result<void> scatter(torch::Tensor& tensor, const torch::Tensor& parts,
-                                       int root = 0);
+                                       int root = 0) {
+        return scatter_async(tensor, parts, root).wait();
+    }
+    Pending<void> scatter_async(const torch::Tensor& tensor, const torch::Tensor& parts,
+                                int root = 0);
     /// [...]: of `parts`, [world, ...] on every rank, row `rank` of the reduction over all ranks.
     [[nodiscard]] Result<torch::Tensor> reduce_scatter(const torch::Tensor& parts,
-                                                       Reduction reduction = Reduction::Sum);
+                                                       Reduction reduction = Reduction::Sum) {
+        return reduce_scatter_async(parts, reduction).wait();
+    }
+    Pending<torch::Tensor> reduce_scatter_async(const torch::Tensor& parts,
+                                                Reduction reduction = Reduction::Sum);
+    /// The same into `own`; on GPUs without a copy. Both tensors: contiguous, of one type; `parts`
+    /// has `world` times the numbers of `own`, in any shape.
+    [[nodiscard]] Result<void> reduce_scatter_into(torch::Tensor& own, const torch::Tensor& parts,
+                                                   Reduction reduction = Reduction::Sum) {
+        return reduce_scatter_into_async(own, parts, reduction).wait();
+    }
+    Pending<void> reduce_scatter_into_async(const torch::Tensor& own, const torch::Tensor& parts,
+                                            Reduction reduction = Reduction::Sum);
     /// [world, ...]: row r is row `rank` of rank r's `parts`, [world, ...] on every rank.
-    [[nodiscard]] Result<torch::Tensor> all_to_all(const torch::Tensor& parts);
+    [[nodiscard]] Result<torch::Tensor> all_to_all(const torch::Tensor& parts) {
+        return all_to_all_async(parts).wait();
+    }
+    Pending<torch::Tensor> all_to_all_async(const torch::Tensor& parts);
     /// With as many rows for each rank as it is told: the first `send_rows[0]` rows of `rows`,
     /// [n, ...], go to rank 0, the next to rank 1. `receive_rows[r]` come from rank r, which must
     /// send as many; they are in the result by rank. Either may be 0.
     [[nodiscard]] Result<torch::Tensor> all_to_all(const torch::Tensor& rows,
                                                    const std::vector<std::int64_t>& send_rows,
-                                                   const std::vector<std::int64_t>& receive_rows);
+                                                   const std::vector<std::int64_t>& receive_rows) {
+        return all_to_all_async(rows, send_rows, receive_rows).wait();
+    }
+    Pending<torch::Tensor> all_to_all_async(const torch::Tensor& rows,
+                                            const std::vector<std::int64_t>& send_rows,
+                                            const std::vector<std::int64_t>& receive_rows);
 
     /// To one rank, which receives with the same `tag` and shape. Returns when the tensor is
-    /// handed over: it may wait until the other receives, so of two that send to each other one
-    /// must receive first. On GPUs there are no tags: what is sent first is received first.
-    [[nodiscard]] Result<void> send(const torch::Tensor& tensor, int to, int tag = 0);
+    /// handed over: it may wait until the other receives. Two ranks that send to each other use
+    /// P2PBatch. On GPUs there are no tags: what is sent first is received first.
+    [[nodiscard]] Result<void> send(const torch::Tensor& tensor, int to, int tag = 0) {
+        return send_async(tensor, to, tag).wait();
+    }
+    Pending<void> send_async(const torch::Tensor& tensor, int to, int tag = 0);
     /// `tensor`, contiguous, becomes what rank `from` sends.
-    [[nodiscard]] Result<void> recv(torch::Tensor& tensor, int from, int tag = 0);
+    [[nodiscard]] Result<void> recv(torch::Tensor& tensor, int from, int tag = 0) {
+        return recv_async(tensor, from, tag).wait();
+    }
+    Pending<void> recv_async(const torch::Tensor& tensor, int from, int tag = 0);
 
     /// Returns when every rank has called it.
-    [[nodiscard]] Result<void> barrier();
+    [[nodiscard]] Result<void> barrier() { return barrier_async().wait(); }
+    Pending<void> barrier_async();
 
     /// c10d's own group, for whatever is not offered here.
     [[nodiscard]] c10::intrusive_ptr<c10d::ProcessGroup> c10d() const;
@@ -140,6 +204,8 @@ public:
     /// caller's mistake: an Error that starts with `what`, and the group is as it was.
     [[nodiscard]] Result<void> collective(
         const std::string& what, const std::function<c10::intrusive_ptr<c10d::Work>()>& begin);
+    Pending<void> collective_async(const std::string& what,
+                                   const std::function<c10::intrusive_ptr<c10d::Work>()>& begin);
 
     /// An Error, which names `what`, once the group is broken. On GPUs a collective returns before
     /// it is done, and when a rank is lost meanwhile its result may be anything: what was read to
@@ -163,7 +229,10 @@ public:
     /// a rank of this group dies the sub-group is cut as well, whether or not it was a part of it;
     /// when the sub-group fails, say by its time-out, this group is as it was. It ends with this
     /// group's finish(), or earlier with its own.
-    [[nodiscard]] Result<std::optional<ProcessGroup>> subgroup(const std::vector<int>& ranks);
+    /// Its engines' name, in logs and in the flight recorder, is this group's and `name`; none: its
+    /// number among the sub-groups.
+    [[nodiscard]] Result<std::optional<ProcessGroup>> subgroup(const std::vector<int>& ranks,
+                                                               const std::string& name = "");
 
     /// For the runtime itself: the same ranks once more, over Gloo alone, for another thread, which
     /// is none of the training's waits. Every rank calls it. It ends with this group.
@@ -188,17 +257,33 @@ public:
     [[nodiscard]] Result<void> finish();
 
 private:
+    friend class P2PBatch;
+
     explicit ProcessGroup(std::shared_ptr<State> state);
 
     /// Connects with those that have the same `at.world_size`, each with its own `at.rank`.
     [[nodiscard]] Result<std::shared_ptr<State>> connect_part(const worker::BackendPlace& at,
+                                                              const std::string& name,
                                                               const std::string& what);
 
-    /// As collective(), with the engine's operation for `reduction`; `result` is what it writes.
-    [[nodiscard]] Result<void> reducing(
-        const std::string& what, const torch::Tensor& tensor, Reduction reduction,
-        const std::function<c10::intrusive_ptr<c10d::Work>(c10d::ReduceOp)>& begin,
-        const std::function<torch::Tensor()>& result);
+    /// Whether the engine for `tensor` has no mean, so that a sum is divided; throws where there is
+    /// no mean of its type.
+    [[nodiscard]] bool divides(const torch::Tensor& tensor, Reduction reduction) const;
+
+    /// Begins the engine's operation, and sets what it writes.
+    using BeginReduction =
+        std::function<c10::intrusive_ptr<c10d::Work>(c10d::ReduceOp, torch::Tensor& result)>;
+    /// As collective_async(), with the engine's operation for `reduction` of numbers like those of
+    /// `tensor`.
+    Pending<torch::Tensor> reducing(const std::string& what, const torch::Tensor& tensor,
+                                    Reduction reduction, const BeginReduction& begin);
+
+    /// Whether Gloo carries `tensor`; one that is undefined is refused there.
+    [[nodiscard]] bool is_over_gloo(const torch::Tensor& tensor) const;
+
+    /// Over Gloo: this rank's row of each rank, of `rows()`, [world, ...].
+    Pending<torch::Tensor> rows_for_reduction(const std::string& what, Reduction reduction,
+                                              const std::function<torch::Tensor()>& rows);
 
     std::shared_ptr<State> state_;
 };

@@ -1,5 +1,6 @@
 #include "worker_runtime/comm/timed_group.hpp"
 
+#include <exception>
 #include <utility>
 
 namespace ddprun::worker {
@@ -18,11 +19,44 @@ c10::Device device_of(const Tensors& tensors) {
 
 }  // namespace
 
-intrusive_ptr<Work> TimedGroup::timed(intrusive_ptr<Work> work, const c10::Device& device) {
-    if (deadlines_ && work && !device.is_cpu()) {
-        deadlines_->watch(work);
+intrusive_ptr<Work> TimedGroup::timed(intrusive_ptr<Work> work, const c10::Device& device,
+                                      std::vector<int> peers) {
+    if (coalesced_peers_) {
+        coalesced_peers_->insert(coalesced_peers_->end(), peers.begin(), peers.end());
+    } else if (deadlines_ && work && !device.is_cpu()) {
+        deadlines_->watch({.work = work, .peers = std::move(peers)});
     }
     return work;
+}
+
+intrusive_ptr<Work> TimedGroup::all_gather_into(at::Tensor& output, at::Tensor& input) {
+    const c10::Device device = input.device();
+    return timed(getBackend(device.type())->_allgather_base(output, input, {}), device);
+}
+
+intrusive_ptr<Work> TimedGroup::reduce_scatter_into(at::Tensor& output, at::Tensor& input,
+                                                    const c10d::ReduceScatterOptions& options) {
+    const c10::Device device = input.device();
+    return timed(getBackend(device.type())->_reduce_scatter_base(output, input, options), device);
+}
+
+intrusive_ptr<Work> TimedGroup::coalesced(const c10::Device& device,
+                                          const std::function<void()>& begin) {
+    const c10::intrusive_ptr<c10d::Backend> engine = getBackend(device.type());
+    engine->startCoalescing();
+    coalesced_peers_.emplace();
+    std::exception_ptr failure;
+    try {
+        begin();
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    std::vector<int> peers = *std::exchange(coalesced_peers_, std::nullopt);
+    const intrusive_ptr<Work> work = engine->endCoalescing();
+    if (failure) {
+        std::rethrow_exception(failure);
+    }
+    return timed(work, device, std::move(peers));
 }
 
 intrusive_ptr<Work> TimedGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
@@ -74,11 +108,11 @@ intrusive_ptr<Work> TimedGroup::alltoall_base(at::Tensor& output, at::Tensor& in
 }
 
 intrusive_ptr<Work> TimedGroup::send(Tensors& tensors, int to, int tag) {
-    return timed(ProcessGroup::send(tensors, to, tag), device_of(tensors));
+    return timed(ProcessGroup::send(tensors, to, tag), device_of(tensors), {to});
 }
 
 intrusive_ptr<Work> TimedGroup::recv(Tensors& tensors, int from, int tag) {
-    return timed(ProcessGroup::recv(tensors, from, tag), device_of(tensors));
+    return timed(ProcessGroup::recv(tensors, from, tag), device_of(tensors), {from});
 }
 
 // A group with deadlines has a GPU, and c10d's barrier is a collective there.

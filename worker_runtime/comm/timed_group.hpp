@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,8 +13,8 @@
 
 namespace ddprun::worker {
 
-/// c10d's group, with one difference: once it has deadlines, each collective and transfer of
-/// tensors on a GPU gets one, whichever code begins it, c10d's reducer too.
+/// c10d's group, with one difference: once it has deadlines, the collectives and transfers of
+/// tensors on a GPU below get one, whichever code begins them, c10d's reducer too.
 class TimedGroup final : public c10d::ProcessGroup {
 public:
     using ProcessGroup::ProcessGroup;
@@ -20,9 +22,20 @@ public:
     /// Before any tensor on a GPU is given to the group.
     void use(std::unique_ptr<WorkDeadlines> deadlines) { deadlines_ = std::move(deadlines); }
 
-    /// Gives `work` on tensors on `device` its deadline; `work`.
+    /// Gives `work` on tensors on `device` its deadline; `work`. `peers`: see WorkDeadlines.
     c10::intrusive_ptr<c10d::Work> timed(c10::intrusive_ptr<c10d::Work> work,
-                                         const c10::Device& device);
+                                         const c10::Device& device, std::vector<int> peers = {});
+
+    /// As all_gather and reduce_scatter of flat tensors, through the engine itself: c10d's names
+    /// of these two depend on its version.
+    c10::intrusive_ptr<c10d::Work> all_gather_into(at::Tensor& output, at::Tensor& input);
+    c10::intrusive_ptr<c10d::Work> reduce_scatter_into(at::Tensor& output, at::Tensor& input,
+                                                       const c10d::ReduceScatterOptions& options);
+
+    /// The transfers of tensors on `device`, a GPU, that `begin` begins, as one operation of the
+    /// engine.
+    c10::intrusive_ptr<c10d::Work> coalesced(const c10::Device& device,
+                                             const std::function<void()>& begin);
 
     c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
                                              const c10d::BroadcastOptions& options) override;
@@ -55,6 +68,8 @@ public:
 
 private:
     std::unique_ptr<WorkDeadlines> deadlines_;
+    /// Within coalesced(), whose parts have no deadline: the other ranks so far.
+    std::optional<std::vector<int>> coalesced_peers_;
 };
 
 }  // namespace ddprun::worker

@@ -34,13 +34,13 @@ WorkDeadlines::~WorkDeadlines() {
     }
 }
 
-void WorkDeadlines::watch(c10::intrusive_ptr<c10d::Work> work) {
+void WorkDeadlines::watch(Operation operation) {
     const std::lock_guard lock(mutex_);
     drop_completed();
     if (is_over_) {
         return;
     }
-    watched_.push_back({std::move(work), Clock::now() + timeout_});
+    watched_.push_back({std::move(operation), Clock::now() + timeout_});
     if (!thread_.joinable()) {
         const SignalsBlocked blocked;
         thread_ = std::thread([this] { run(); });
@@ -50,7 +50,7 @@ void WorkDeadlines::watch(c10::intrusive_ptr<c10d::Work> work) {
 }
 
 void WorkDeadlines::drop_completed() {
-    while (!watched_.empty() && is_completed(*watched_.front().work)) {
+    while (!watched_.empty() && is_completed(*watched_.front().operation.work)) {
         watched_.pop_front();
     }
 }
@@ -62,11 +62,11 @@ void WorkDeadlines::run() {
             changed_.wait(lock);
         } else if (Clock::now() < watched_.front().late_at) {
             changed_.wait_until(lock, watched_.front().late_at);
-        } else if (is_completed(*watched_.front().work)) {
+        } else if (is_completed(*watched_.front().operation.work)) {
             watched_.pop_front();
         } else {
             is_over_ = true;
-            const c10::intrusive_ptr<c10d::Work> late = std::move(watched_.front().work);
+            const Operation late = std::move(watched_.front().operation);
             watched_.clear();
             lock.unlock();
             late_(late);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -15,9 +16,14 @@ namespace ddprun::worker {
 /// stream. A thread sleeps until the oldest operation that is not done reaches its time-out.
 class WorkDeadlines {
 public:
+    struct Operation {
+        c10::intrusive_ptr<c10d::Work> work;
+        std::vector<int> peers;  ///< the other ranks of transfers; empty: a collective of all
+    };
+
     /// Called once, by that thread, with the first operation that is late. No later one is
     /// checked.
-    using Late = std::function<void(const c10::intrusive_ptr<c10d::Work>&)>;
+    using Late = std::function<void(const Operation&)>;
 
     WorkDeadlines(std::chrono::milliseconds timeout, Late late);
     /// Waits for a call of `late` that goes on. Not to be called by it.
@@ -25,15 +31,15 @@ public:
     WorkDeadlines(const WorkDeadlines&) = delete;
     WorkDeadlines& operator=(const WorkDeadlines&) = delete;
 
-    /// Watches `work`, which has begun now. From any thread. Each call releases the oldest works
+    /// Watches an operation that has begun now. From any thread. Each call releases the oldest ones
     /// that are done or have failed, up to the first that is neither.
-    void watch(c10::intrusive_ptr<c10d::Work> work);
+    void watch(Operation operation);
 
 private:
     using Clock = std::chrono::steady_clock;
 
     struct Watched {
-        c10::intrusive_ptr<c10d::Work> work;
+        Operation operation;
         Clock::time_point late_at;
     };
 
