@@ -140,6 +140,7 @@ struct Limits {
     std::size_t say_lines_max = 1024;      ///< own lines that wait for a stopped console
     Milliseconds evidence_timeout{2000};   ///< a disk that hangs longer costs the last words
     Milliseconds explain_every{1000};      ///< waiting nodes get the reason, when it changes
+    Milliseconds explain_gather{100};      ///< least time between two reasons, for very many nodes
     std::size_t strangers_named_max = 16;  ///< addresses that were turned away before they joined
     Milliseconds say_waiting_after{2000};  ///< the first explanation of a wait on the console
     Milliseconds say_waiting_every{5000};  ///< between two explanations of one wait

@@ -118,7 +118,7 @@ void take_stock(Step& step, const NodeId& id, Node& node) {
     }
     if (!is_fenced) {
         if (!step.run.current.places.empty()) {
-            step.run.explain_at = step.now;
+            explain_soon(step);
         }
         return;
     }

@@ -6,6 +6,7 @@
 #include "base/probe.hpp"
 #include "base/signal_name.hpp"
 #include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/quarantine.hpp"
@@ -114,7 +115,7 @@ void fenced_node_emptied(Step& step, Node& node, const Stopped& message) {
     step.run.nodes.set_standing(id, Standing::Ready);
     DDP_PROBE(fenced_node_emptied);
     trace(step, fmt::format("node {} is empty", node.info.hostname));
-    step.run.explain_at = step.now;
+    explain_soon(step);
     if (node.leaving() && !is_closed(step.run)) {
         release(step, id);
     }

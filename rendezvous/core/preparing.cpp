@@ -8,6 +8,7 @@
 
 #include "base/probe.hpp"
 #include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/step.hpp"
 
@@ -18,7 +19,7 @@ namespace {
 void make_ready(Step& step, const NodeId& id) {
     step.run.nodes.set_standing(id, Standing::Ready);
     step.run.nodes.at(id).said_waiting.clear();
-    step.run.explain_at = step.now;
+    explain_soon(step);
 }
 
 /// A node that only waited for the job's command is ready. One that runs it has to end it first.
@@ -126,7 +127,7 @@ void choose_preparer(Step& step) {
     if (by) {
         trace(step, fmt::format("node {} prepares for the job", run.nodes.at(*by).info.hostname));
         ask_to_prepare(step, run.nodes.at(*by));
-        run.explain_at = step.now;
+        explain_soon(step);
     }
 }
 

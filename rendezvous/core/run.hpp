@@ -86,11 +86,12 @@ struct Run {
     std::vector<TimelineEvent> timeline;
     std::string not_durable;  ///< why the journal has not the last record; empty
     DifferencesTold differences_told;
-    std::string turned_away;             ///< why the last one was, since a generation ran
-    Strangers strangers;                 ///< since a generation began
-    std::map<NodeId, std::string> lost;  ///< members of the last generation, and how
-    std::string said_waiting;            ///< the last explanation published
-    std::optional<Instant> explain_at;   ///< when waiting nodes are told why, at the latest
+    std::string turned_away;                ///< why the last one was, since a generation ran
+    Strangers strangers;                    ///< since a generation began
+    std::map<NodeId, std::string> lost;     ///< members of the last generation, and how
+    std::string said_waiting;               ///< the last explanation published
+    std::optional<Instant> explain_at;      ///< when waiting nodes are told why, at the latest
+    Instant explained_at = Instant::min();  ///< the last time
 };
 
 [[nodiscard]] bool is_closed(const Run& run);

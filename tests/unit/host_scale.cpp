@@ -47,5 +47,14 @@ TEST_CASE("400 nodes join, start and stop with as many messages each as 100, no 
     }
 }
 
+TEST_CASE("nodes that come at the same time are not each explained to all others") {
+    const PlayedJobs played;
+    Play failed(400);
+    play_failure(failed.stage);
+    // The job's time is too short for more explanations than these few.
+    CHECK(played.large.row("their nodes join again").messages <= 400 * 4);
+    CHECK(failed.row("nodes have prepared").messages <= 400 * 4);
+}
+
 }  // namespace
 }  // namespace ddprun::test
