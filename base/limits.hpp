@@ -106,6 +106,8 @@ struct Limits {
 
     // Durability.
     std::size_t record_bytes_max = std::size_t{64} << 20;  ///< of one run in the journal
+    /// in records of one run that nothing waits for: those of more nodes are written less often
+    int nodes_recorded_per_second_max = 10'000;
     Milliseconds journal_timeout{1000};      ///< a write that takes longer is waited for no more
     std::size_t journal_answers_max = 1024;  ///< writes of one run that a hung journal holds
     int journal_crashes_max = 3;      ///< a journal that the daemon died on so often is set aside

@@ -56,5 +56,13 @@ TEST_CASE("nodes that come at the same time are not each explained to all others
     CHECK(failed.row("nodes have prepared").messages <= 400 * 4);
 }
 
+TEST_CASE("a record that nothing waits for is not made for each of many changes") {
+    const PlayedJobs played;
+    Play returned(400);
+    play_return(returned.stage, true);
+    CHECK(played.large.row("ranks exit 0").records <= 8);
+    CHECK(returned.row("nodes come back to a record").records <= 60);
+}
+
 }  // namespace
 }  // namespace ddprun::test
