@@ -439,9 +439,7 @@ std::optional<Instant> Coordinator::next_deadline() const {
     }
     consider(deadline_of(*run_, now_));
     consider(leases_deadline(*run_, options_.limits, now_));
-    for (const auto& [connection, departing] : run_->departing) {
-        consider(departing.until);
-    }
+    consider(run_->departing.next());
     consider(run_->explain_at);
     if (run_->hold) {
         consider(run_->hold->until);

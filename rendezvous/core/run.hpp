@@ -14,6 +14,7 @@
 #include "rendezvous/core/adopting.hpp"
 #include "rendezvous/core/budgets.hpp"
 #include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/departures.hpp"
 #include "rendezvous/core/forming.hpp"
 #include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/nodes.hpp"
@@ -28,12 +29,6 @@
 #include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::rdzv {
-
-/// A connection whose node has nothing more to say but Goodbye.
-struct Departing {
-    NodeId node;
-    Instant until{};  ///< then it is closed
-};
 
 /// An operator lets no generation start before `until`.
 struct Hold {
@@ -63,8 +58,8 @@ struct Run {
 
     // Nodes that come and go.
     std::uint64_t joins = 0;
-    std::map<ConnectionId, Departing> departing;  ///< told to go and still connected
-    std::set<NodeId> departed;                    ///< left or said goodbye, at most nodes_max
+    Departures departing;
+    std::set<NodeId> departed;  ///< left or said goodbye, at most nodes_max
 
     // Orders that operators have given.
     std::optional<Hold> hold;
