@@ -337,7 +337,7 @@ void Coordinator::forget_restored(Effects& out) {
         Trace{fmt::format("nobody of the run that was in the journal came back: it is "
                           "forgotten at generation {}",
                           run_->current.number.value())});
-    const std::map<ConnectionId, Join> parked = std::move(run_->parked);
+    const std::map<ConnectionId, Join> parked = run_->parked.take_all();
     run_.reset();
     for (const auto& [connection, join] : parked) {
         step(now_, Received{connection, join}, out);

@@ -18,6 +18,7 @@
 #include "rendezvous/core/forming.hpp"
 #include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/nodes.hpp"
+#include "rendezvous/core/parked.hpp"
 #include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/restored.hpp"
@@ -72,8 +73,7 @@ struct Run {
     // Decisions that an earlier daemon may have made.
     bool may_be_older = false;  ///< this process knows of no earlier run of the job
     Generation adopted_up_to;   ///< older generations that nodes hold are no news
-    /// Joins that wait, unanswered, until it is known which run goes on: each node's last one.
-    std::map<ConnectionId, Join> parked;
+    Parked parked;              ///< wait until it is known which run goes on
     /// A node is back to a restored run: the others may come, with newer news, until then.
     Instant returns_until{};
 
