@@ -53,12 +53,12 @@ void JobHost::run_step(Instant now, const Input& input, HostEffects& out) {
     if (options_.watcher != nullptr) {
         options_.watcher->after_step(coordinator_, input, effects, now);
     }
-    for (const Effect& effect : effects.now) {
-        hold(effect, out);
+    for (Effect& effect : effects.now) {
+        hold(std::move(effect), out);
     }
     persist(now, effects.record, out);
-    for (const Effect& effect : effects.after_record) {
-        hold(effect, out);
+    for (Effect& effect : effects.after_record) {
+        hold(std::move(effect), out);
     }
     release(out);
     const Run* run = coordinator_.run();
@@ -140,11 +140,11 @@ void JobHost::arm(Instant now, HostEffects& out) {
 
 // ----------------------------------------------------------------------------------------- records
 
-void JobHost::hold(const Effect& effect, HostEffects& out) {
+void JobHost::hold(Effect effect, HostEffects& out) {
     if (is_acknowledgement(effect)) {
-        out.now.push_back(effect);
+        out.now.push_back(std::move(effect));
     } else {
-        held_.emplace_back(DDP_RULE(gate_, ToldBeforeWritten, 0), effect);
+        held_.emplace_back(DDP_RULE(gate_, ToldBeforeWritten, 0), std::move(effect));
     }
 }
 

@@ -114,7 +114,7 @@ private:
     void arm(Instant now, HostEffects& out);
     [[nodiscard]] std::optional<Instant> wanted_timer() const;
 
-    void hold(const Effect& effect, HostEffects& out);
+    void hold(Effect effect, HostEffects& out);
     void persist(Instant now, RecordWrite kind, HostEffects& out);
     void write(Instant now, HostEffects& out);
     /// Nothing waits for the record: at once, or when its pause is over.

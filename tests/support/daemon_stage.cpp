@@ -233,7 +233,7 @@ void Stage::hear(const rdzv::Send& send) {
         return;
     }
     std::string sealed;
-    found->second.of_daemon.append(rdzv::encode(send.message), sealed);
+    found->second.of_daemon.append(encoder_.body_of(send.message), sealed);
     count(sealed);
     if (const auto* accepted = std::get_if<rdzv::Accepted>(&send.message)) {
         run_token_ = accepted->run_token;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rendezvous/host/daemon_host.hpp"
+#include "rendezvous/wire/codec.hpp"
 #include "rendezvous/wire/frames.hpp"
 
 namespace ddprun::test {
@@ -100,6 +101,7 @@ private:
     std::optional<std::pair<Instant, rdzv::JobLife>> timer_;
     std::deque<Answer> answers_;
     std::optional<rdzv::JobLife> unread_;
+    rdzv::RepeatEncoder encoder_;
     std::string run_token_;
     std::size_t starts_ = 0;
     std::vector<Row> rows_;
