@@ -106,6 +106,8 @@ struct Limits {
 
     // Durability.
     std::size_t record_bytes_max = std::size_t{64} << 20;  ///< of one run in the journal
+    /// in records of one run that nothing waits for: those of more nodes are written less often
+    int nodes_recorded_per_second_max = 10'000;
     Milliseconds journal_timeout{1000};      ///< a write that takes longer is waited for no more
     std::size_t journal_answers_max = 1024;  ///< writes of one run that a hung journal holds
     int journal_crashes_max = 3;      ///< a journal that the daemon died on so often is set aside
@@ -140,6 +142,7 @@ struct Limits {
     std::size_t say_lines_max = 1024;      ///< own lines that wait for a stopped console
     Milliseconds evidence_timeout{2000};   ///< a disk that hangs longer costs the last words
     Milliseconds explain_every{1000};      ///< waiting nodes get the reason, when it changes
+    Milliseconds explain_gather{100};      ///< least time between two reasons, for very many nodes
     std::size_t strangers_named_max = 16;  ///< addresses that were turned away before they joined
     Milliseconds say_waiting_after{2000};  ///< the first explanation of a wait on the console
     Milliseconds say_waiting_every{5000};  ///< between two explanations of one wait

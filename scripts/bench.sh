@@ -23,6 +23,7 @@ usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD | --on-terminal] [--
        scripts/bench.sh resume [--runs N] [--mebibytes N] [--folder DIR]
        scripts/bench.sh checkpoint [--runs N] [--mebibytes N]... [--ranks N]... [--folder DIR]
                         [--only save|async|hidden|load|memory]...
+       scripts/bench.sh scale [--nodes N]... [--only job|failure|journal|adoption]...
 
 launch   starting 8 workers, memory and wake-ups beside them, restart after a crash on one node and
          on two, loss of a node, death of workers with much memory, CPU for the logs of 8 workers:
@@ -68,6 +69,9 @@ checkpoint
          on one node, and on two with a copy on the other one, in clear and through TLS: the same
          saves and loads through memory and through the disk in turn. --folder must be on a disk; by
          default it is below build/bench. Writes build/bench/checkpoint.json.
+scale    what a daemon decides, without its sockets: processor time for each join, beat, loss, stop,
+         end and return of 100, 1,000 and 10,000 made-up nodes of 8 ranks, with messages opened and
+         sealed and records encoded; the longest turn of its thread. Writes build/bench/scale.json.
 
 --beside BUILD measures another build of ddprun in turn, in place of torchrun or PyTorch: the folder
 build/release of a checkout of the commit before. --on-terminal measures ddprun on a terminal, whose
@@ -78,13 +82,13 @@ TEXT
 bench=launch
 case "${1:-launch}" in
     --help | -h) usage; exit 0 ;;
-    launch | runtime | control-plane | store | srun | warm | resume | checkpoint)
+    launch | runtime | control-plane | store | srun | warm | resume | checkpoint | scale)
         [ $# -eq 0 ] || { bench=$1; shift; }
         ;;
     -*) ;;
     *)
         printf 'bench: no benchmark %s; there are: %s\n' "$1" \
-            "launch, runtime, control-plane, store, srun, warm, resume, checkpoint" >&2
+            "launch, runtime, control-plane, store, srun, warm, resume, checkpoint, scale" >&2
         exit 2
         ;;
 esac
@@ -97,6 +101,7 @@ case "$bench" in
         ;;
     srun) programs+=(stamp_worker) ;;
     resume) programs=(ddprun ddprun-keeper ddprun-readahead) ;;
+    scale) programs=(daemon_scale) ;;
     runtime | warm | checkpoint)
         if [ "$bench" = checkpoint ]; then
             programs+=(checkpoint_rank memory_rank ddprun-memory)

@@ -118,7 +118,7 @@ void take_stock(Step& step, const NodeId& id, Node& node) {
     }
     if (!is_fenced) {
         if (!step.run.current.places.empty()) {
-            step.run.explain_at = step.now;
+            explain_soon(step);
         }
         return;
     }
@@ -216,17 +216,11 @@ bool is_taken_back(Step& step, ConnectionId connection, Node& node, const Join& 
 
 /// Waits until it is known which run goes on; each node once.
 void park(Step& step, ConnectionId connection, const Join& message) {
-    auto& parked = step.run.parked;
-    const auto earlier = std::find_if(parked.begin(), parked.end(), [&](const auto& one) {
-        return one.second.node == message.node;
-    });
-    if (earlier != parked.end()) {
+    if (const auto earlier = step.run.parked.put(connection, message)) {
         // g++ 12 takes parts of other effects for uninitialised in a temporary one.
-        Effect close = CloseConnection{earlier->first, "this node reconnected"};
+        Effect close = CloseConnection{*earlier, "this node reconnected"};
         step.out.add(std::move(close));
-        parked.erase(earlier);
     }
-    parked.emplace(connection, message);
 }
 
 /// Numbers that a daemon before this one has used are not used again.
@@ -366,7 +360,7 @@ void join(Step& step, ConnectionId connection, const Join& message) {
     if (std::holds_alternative<Restored>(run.phase)) {
         leave_restored(step);
     }
-    const std::map<ConnectionId, Join> parked = std::exchange(run.parked, {});
+    const std::map<ConnectionId, Join> parked = run.parked.take_all();
     take_in(step, connection, message);
     for (const auto& [waiting, its_message] : parked) {
         join(step, waiting, its_message);

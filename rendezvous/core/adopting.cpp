@@ -172,7 +172,7 @@ void count_missing(Step& step, int missing) {
 
 void decide(Step& step, const std::optional<Holders>& newest) {
     Run& run = step.run;
-    const std::map<ConnectionId, Join> parked = std::exchange(run.parked, {});
+    const std::map<ConnectionId, Join> parked = run.parked.take_all();
     for (const auto& [connection, join] : parked) {
         if (join.held && is_plausible(join, step.options.limits)) {
             run.adopted_up_to = std::max(run.adopted_up_to, join.held->generation);
@@ -260,7 +260,8 @@ void enter_adopting(Step& step) {
 }
 
 void adopt_if_possible(Step& step, const Adopting& adopting) {
-    if (step.now < adopting.not_before) {
+    if (step.now < adopting.not_before ||
+        (step.now < adopting.until && !step.run.parked.may_be_whole())) {
         return;
     }
     const std::optional<Holders> newest = newest_holders(step.run, step.options.limits);

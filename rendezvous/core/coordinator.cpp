@@ -337,7 +337,7 @@ void Coordinator::forget_restored(Effects& out) {
         Trace{fmt::format("nobody of the run that was in the journal came back: it is "
                           "forgotten at generation {}",
                           run_->current.number.value())});
-    const std::map<ConnectionId, Join> parked = std::move(run_->parked);
+    const std::map<ConnectionId, Join> parked = run_->parked.take_all();
     run_.reset();
     for (const auto& [connection, join] : parked) {
         step(now_, Received{connection, join}, out);
@@ -439,9 +439,7 @@ std::optional<Instant> Coordinator::next_deadline() const {
     }
     consider(deadline_of(*run_, now_));
     consider(leases_deadline(*run_, options_.limits, now_));
-    for (const auto& [connection, departing] : run_->departing) {
-        consider(departing.until);
-    }
+    consider(run_->departing.next());
     consider(run_->explain_at);
     if (run_->hold) {
         consider(run_->hold->until);

@@ -267,11 +267,18 @@ void tell_all(Step& step, const std::string& text) {
     publish(step, EventKind::Notice, {{"text", text}});
 }
 
+void explain_soon(Step& step) {
+    Run& run = step.run;
+    const Instant at = std::max(step.now, run.explained_at + step.options.limits.explain_gather);
+    run.explain_at = std::min(run.explain_at.value_or(at), at);
+}
+
 void explain_waits(Step& step) {
     Run& run = step.run;
     if (!run.explain_at || *run.explain_at > step.now) {
         return;
     }
+    run.explained_at = step.now;
     const bool changes_by_itself = !std::holds_alternative<Running>(run.phase);
     run.explain_at = changes_by_itself
                          ? std::optional<Instant>(step.now + step.options.limits.explain_every)
@@ -285,13 +292,13 @@ void explain_waits(Step& step) {
         run.said_waiting = text;
         publish(step, EventKind::Waiting, {{"text", text}});
     }
+    const std::optional<Instant> over_at = end_of_wait(run, step.now);
     const auto tell = [&](Node& node) {
         const std::string mine =
             run.quarantined.is_left_out(node.info.node, step.now)
                 ? fmt::format("{}; this one {}, so it is left out for a while when others suffice",
                               text, run.quarantined.at(node.info.node).why)
                 : text;
-        const std::optional<Instant> over_at = end_of_wait(run, step.now);
         const bool is_news = node.said_waiting != mine || node.said_over_at != over_at;
         if (DDP_RULE(is_news, SilentWait, false)) {
             node.said_waiting = mine;

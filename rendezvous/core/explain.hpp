@@ -13,6 +13,9 @@ namespace ddprun::rdzv {
 struct Run;
 struct Step;
 
+/// There is news for those who wait. They are told at once, or with all that changes within
+/// Limits::explain_gather of the last time: each of thousands that come is news to all others.
+void explain_soon(Step& step);
 /// Tells the nodes that wait what has changed, when it is time.
 void explain_waits(Step& step);
 /// On the console of group rank 0's node, which waits for nothing while a generation exists.

@@ -6,6 +6,7 @@
 #include "base/probe.hpp"
 #include "base/signal_name.hpp"
 #include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/quarantine.hpp"
@@ -70,7 +71,7 @@ void depart(Step& step, ConnectionId connection, const NodeId& id) {
     const Limits& limits = step.options.limits;
     const Instant until = step.now + settings.shutdown_timeout + settings.failure_grace +
                           limits.unkillable_after + limits.stop_slack;
-    step.run.departing[connection] = Departing{.node = id, .until = until};
+    step.run.departing.add(connection, id, until);
 }
 
 void drop_connection(Step& step, const Node& node, const std::string& why) {
@@ -114,7 +115,7 @@ void fenced_node_emptied(Step& step, Node& node, const Stopped& message) {
     step.run.nodes.set_standing(id, Standing::Ready);
     DDP_PROBE(fenced_node_emptied);
     trace(step, fmt::format("node {} is empty", node.info.hostname));
-    step.run.explain_at = step.now;
+    explain_soon(step);
     if (node.leaving() && !is_closed(step.run)) {
         release(step, id);
     }
@@ -153,9 +154,9 @@ void release(Step& step, const NodeId& id) {
 
 void goodbye(Step& step, ConnectionId connection, const Goodbye& message) {
     Run& run = step.run;
-    if (const auto departing = run.departing.find(connection); departing != run.departing.end()) {
-        remember_departed(run, step.options.limits, departing->second.node);
-        run.departing.erase(departing);
+    if (const NodeId* const departing = run.departing.node_on(connection)) {
+        remember_departed(run, step.options.limits, *departing);
+        run.departing.erase(connection);
     }
     run.parked.erase(connection);
     const Node* node = run.nodes.speaking_on(connection);
@@ -203,17 +204,11 @@ void connection_ended(Step& step, const ConnectionEnded& input) {
 
 void judge_departures(Step& step) {
     Run& run = step.run;
-    for (auto it = run.departing.begin(); it != run.departing.end();) {
-        if (it->second.until > step.now) {
-            ++it;
-            continue;
-        }
-        const ConnectionId connection = it->first;
-        const std::string why = "told to go and still here";
-        it = run.departing.erase(it);
-        const Node* node = run.nodes.speaking_on(connection);
+    const std::string why = "told to go and still here";
+    while (const std::optional<ConnectionId> connection = run.departing.take_due(step.now)) {
+        const Node* node = run.nodes.speaking_on(*connection);
         if (node == nullptr) {
-            step.out.add(CloseConnection{connection, why});
+            step.out.add(CloseConnection{*connection, why});
             continue;
         }
         // A member of a closed run: nothing is left to be decided about it.

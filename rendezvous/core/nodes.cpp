@@ -72,6 +72,12 @@ void Nodes::set_leaving(const NodeId& id, int signal) {
     index(id, node);
 }
 
+void Nodes::set_prepares(const NodeId& id, Prepares prepares) {
+    Node& node = nodes_.at(id);
+    node.info.prepares = prepares;
+    index(id, node);
+}
+
 void Nodes::set_lease(const NodeId& id, Instant end) {
     Node& node = nodes_.at(id);
     leases_.erase({node.lease_end_, id});
@@ -102,13 +108,16 @@ Node Nodes::remove(const NodeId& id) {
     suspects_.erase(id);
     ready_.erase(id);
     preparing_.erase(id);
+    waiting_for_job_.erase(id);
     return std::move(nodes_.extract(found).mapped());
 }
 
 void Nodes::index(const NodeId& id, const Node& node) {
     const bool is_connected = node.connection_.has_value();
     put(ready_, id, node.standing_ == Standing::Ready && is_connected && !node.leaving_);
-    put(preparing_, id, node.standing_ == Standing::Preparing && !node.leaving_);
+    const bool is_preparing = node.standing_ == Standing::Preparing && !node.leaving_;
+    put(preparing_, id, is_preparing);
+    put(waiting_for_job_, id, is_preparing && node.info.prepares == Prepares::Job);
     put(suspects_, id, !is_connected);
 }
 

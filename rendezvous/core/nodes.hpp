@@ -74,6 +74,9 @@ public:
     [[nodiscard]] const std::set<NodeId>& ready() const { return ready_; }
     /// Preparing and not leaving, cut off or not.
     [[nodiscard]] const std::set<NodeId>& preparing() const { return preparing_; }
+    /// Those of them that wait for the job's command, which another node runs or one of them
+    /// is to run.
+    [[nodiscard]] const std::set<NodeId>& waiting_for_job() const { return waiting_for_job_; }
     /// Not connected, lease not yet ended.
     [[nodiscard]] const std::set<NodeId>& suspects() const { return suspects_; }
     /// Those that run, the first to end first.
@@ -94,6 +97,7 @@ public:
     void cut_off(const NodeId& id);
     void set_standing(const NodeId& id, Standing standing);
     void set_leaving(const NodeId& id, int signal);
+    void set_prepares(const NodeId& id, Prepares prepares);
     void set_lease(const NodeId& id, Instant end);
     /// As set_lease(), but the lease does not run yet.
     void promise_lease(const NodeId& id, Instant end);
@@ -113,6 +117,7 @@ private:
     std::uint64_t connects_ = 0;
     std::set<NodeId> ready_;
     std::set<NodeId> preparing_;
+    std::set<NodeId> waiting_for_job_;
     std::set<NodeId> suspects_;
     std::set<Lease> leases_;
     std::map<int, NodeId> node_ranks_;  // one may be left behind by a node that asks another now

@@ -8,6 +8,7 @@
 
 #include "base/probe.hpp"
 #include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/explain.hpp"
 #include "rendezvous/core/publish.hpp"
 #include "rendezvous/core/step.hpp"
 
@@ -18,15 +19,13 @@ namespace {
 void make_ready(Step& step, const NodeId& id) {
     step.run.nodes.set_standing(id, Standing::Ready);
     step.run.nodes.at(id).said_waiting.clear();
-    step.run.explain_at = step.now;
+    explain_soon(step);
 }
 
 /// A node that only waited for the job's command is ready. One that runs it has to end it first.
 void make_waiting_ready(Step& step) {
-    for (const NodeId& id : std::set<NodeId>(step.run.nodes.preparing())) {
-        if (step.run.nodes.at(id).info.prepares == Prepares::Job) {
-            make_ready(step, id);
-        }
+    for (const NodeId& id : std::set<NodeId>(step.run.nodes.waiting_for_job())) {
+        make_ready(step, id);
     }
 }
 
@@ -42,10 +41,10 @@ void finish_for_job(Step& step) {
 std::optional<NodeId> next_preparer(const Run& run) {
     std::optional<NodeId> chosen;
     std::tuple<int, std::uint64_t> best;
-    for (const NodeId& id : run.nodes.preparing()) {
+    for (const NodeId& id : run.nodes.waiting_for_job()) {
         const Node& node = run.nodes.at(id);
         const std::tuple order(node.info.node_rank.value_or(INT32_MAX), node.joined_as);
-        if (node.info.prepares == Prepares::Job && node.connection() && (!chosen || order < best)) {
+        if (node.connection() && (!chosen || order < best)) {
             chosen = id;
             best = order;
         }
@@ -70,7 +69,7 @@ void ask_to_prepare(Step& step, Node& node) {
         preparation.by = node.info.node;
     }
     if (preparation.by == node.info.node) {
-        node.info.prepares = Prepares::JobHere;
+        step.run.nodes.set_prepares(node.info.node, Prepares::JobHere);
     } else if (node.info.prepares != Prepares::Node) {
         return;
     }
@@ -126,7 +125,7 @@ void choose_preparer(Step& step) {
     if (by) {
         trace(step, fmt::format("node {} prepares for the job", run.nodes.at(*by).info.hostname));
         ask_to_prepare(step, run.nodes.at(*by));
-        run.explain_at = step.now;
+        explain_soon(step);
     }
 }
 

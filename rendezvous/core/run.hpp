@@ -14,9 +14,11 @@
 #include "rendezvous/core/adopting.hpp"
 #include "rendezvous/core/budgets.hpp"
 #include "rendezvous/core/closed.hpp"
+#include "rendezvous/core/departures.hpp"
 #include "rendezvous/core/forming.hpp"
 #include "rendezvous/core/generation.hpp"
 #include "rendezvous/core/nodes.hpp"
+#include "rendezvous/core/parked.hpp"
 #include "rendezvous/core/preparing.hpp"
 #include "rendezvous/core/quarantine.hpp"
 #include "rendezvous/core/restored.hpp"
@@ -28,12 +30,6 @@
 #include "rendezvous/wire/messages.hpp"
 
 namespace ddprun::rdzv {
-
-/// A connection whose node has nothing more to say but Goodbye.
-struct Departing {
-    NodeId node;
-    Instant until{};  ///< then it is closed
-};
 
 /// An operator lets no generation start before `until`.
 struct Hold {
@@ -63,8 +59,8 @@ struct Run {
 
     // Nodes that come and go.
     std::uint64_t joins = 0;
-    std::map<ConnectionId, Departing> departing;  ///< told to go and still connected
-    std::set<NodeId> departed;                    ///< left or said goodbye, at most nodes_max
+    Departures departing;
+    std::set<NodeId> departed;  ///< left or said goodbye, at most nodes_max
 
     // Orders that operators have given.
     std::optional<Hold> hold;
@@ -77,8 +73,7 @@ struct Run {
     // Decisions that an earlier daemon may have made.
     bool may_be_older = false;  ///< this process knows of no earlier run of the job
     Generation adopted_up_to;   ///< older generations that nodes hold are no news
-    /// Joins that wait, unanswered, until it is known which run goes on: each node's last one.
-    std::map<ConnectionId, Join> parked;
+    Parked parked;              ///< wait until it is known which run goes on
     /// A node is back to a restored run: the others may come, with newer news, until then.
     Instant returns_until{};
 
@@ -86,11 +81,12 @@ struct Run {
     std::vector<TimelineEvent> timeline;
     std::string not_durable;  ///< why the journal has not the last record; empty
     DifferencesTold differences_told;
-    std::string turned_away;             ///< why the last one was, since a generation ran
-    Strangers strangers;                 ///< since a generation began
-    std::map<NodeId, std::string> lost;  ///< members of the last generation, and how
-    std::string said_waiting;            ///< the last explanation published
-    std::optional<Instant> explain_at;   ///< when waiting nodes are told why, at the latest
+    std::string turned_away;                ///< why the last one was, since a generation ran
+    Strangers strangers;                    ///< since a generation began
+    std::map<NodeId, std::string> lost;     ///< members of the last generation, and how
+    std::string said_waiting;               ///< the last explanation published
+    std::optional<Instant> explain_at;      ///< when waiting nodes are told why, at the latest
+    Instant explained_at = Instant::min();  ///< the last time
 };
 
 [[nodiscard]] bool is_closed(const Run& run);

@@ -53,12 +53,12 @@ void JobHost::run_step(Instant now, const Input& input, HostEffects& out) {
     if (options_.watcher != nullptr) {
         options_.watcher->after_step(coordinator_, input, effects, now);
     }
-    for (const Effect& effect : effects.now) {
-        hold(effect, out);
+    for (Effect& effect : effects.now) {
+        hold(std::move(effect), out);
     }
     persist(now, effects.record, out);
-    for (const Effect& effect : effects.after_record) {
-        hold(effect, out);
+    for (Effect& effect : effects.after_record) {
+        hold(std::move(effect), out);
     }
     release(out);
     const Run* run = coordinator_.run();
@@ -78,9 +78,9 @@ bool JobHost::wakes(Instant now, HostEffects& out) {
     if (patience_at_ && *patience_at_ <= now) {
         give_up_waiting(now, out);
     }
-    if (retry_at_ && *retry_at_ <= now) {
+    if (write_at_ && *write_at_ <= now) {
         DDP_PROBE(record_tried_again);
-        retry_at_.reset();
+        write_at_.reset();
         write(now, out);
     }
     const std::optional<Instant> deadline = coordinator_.next_deadline();
@@ -120,7 +120,7 @@ void JobHost::admit_hold_up(Instant now, HostEffects& out) {
 
 std::optional<Instant> JobHost::wanted_timer() const {
     std::optional<Instant> at = coordinator_.next_deadline();
-    for (const std::optional<Instant>& other : {patience_at_, retry_at_}) {
+    for (const std::optional<Instant>& other : {patience_at_, write_at_}) {
         if (other && (!at || *other < *at)) {
             at = other;
         }
@@ -140,11 +140,11 @@ void JobHost::arm(Instant now, HostEffects& out) {
 
 // ----------------------------------------------------------------------------------------- records
 
-void JobHost::hold(const Effect& effect, HostEffects& out) {
+void JobHost::hold(Effect effect, HostEffects& out) {
     if (is_acknowledgement(effect)) {
-        out.now.push_back(effect);
+        out.now.push_back(std::move(effect));
     } else {
-        held_.emplace_back(DDP_RULE(gate_, ToldBeforeWritten, 0), effect);
+        held_.emplace_back(DDP_RULE(gate_, ToldBeforeWritten, 0), std::move(effect));
     }
 }
 
@@ -161,13 +161,11 @@ void JobHost::persist(Instant now, RecordWrite kind, HostEffects& out) {
     }
     is_outdated_ = true;
     const bool is_awaited = kind == RecordWrite::Awaited;
-    // One record at a time, unless this one is awaited: the newest is all that counts.
-    if (is_awaited || answered_ == asked_) {
-        write(now, out);
-    }
     if (!is_awaited) {
+        write_behind(now, out);
         return;
     }
+    write(now, out);
     const bool is_first = open_ >= gate_;
     gate_ = asked_;
     if (!awaits_records()) {
@@ -187,8 +185,23 @@ void JobHost::write(Instant now, HostEffects& out) {
     is_outdated_ = false;
     std::optional<RunRecord> record = coordinator_.record(now);
     if (record) {
-        retry_at_.reset();
+        write_at_.reset();
+        const Duration of_nodes = std::chrono::seconds(record->nodes.size());
+        pause_end_ = now + of_nodes / options_.coordinator.limits.nodes_recorded_per_second_max;
         out.writes.push_back(WriteRecord{.number = ++asked_, .record = *std::move(record)});
+    }
+}
+
+/// One record at a time: the newest is all that counts.
+void JobHost::write_behind(Instant now, HostEffects& out) {
+    if (answered_ != asked_) {
+        return;
+    }
+    if (pause_end_ <= now) {
+        write(now, out);
+    } else if (!write_at_ || *write_at_ > pause_end_) {
+        DDP_PROBE(record_paused);
+        write_at_ = pause_end_;
     }
 }
 
@@ -217,9 +230,9 @@ void JobHost::written(Instant now, std::uint64_t number, const std::string& faul
         DDP_PROBE(slow_journal_awaited_anew);
         patience_at_ = now + patience();  // it works, and a later record is under way
     }
-    if (is_outdated_ && answered_ == asked_) {
+    if (is_outdated_) {
         DDP_PROBE(record_outdated_while_written);
-        write(now, out);
+        write_behind(now, out);
     }
     release(out);
     arm(now, out);
@@ -230,9 +243,9 @@ void JobHost::written(Instant now, std::uint64_t number, const std::string& faul
 void JobHost::try_again(Instant now) {
     const Milliseconds most = options_.coordinator.limits.reconnect_backoff_max;
     if (is_strict() && awaits_records()) {
-        retry_at_ = now + std::exchange(retry_pause_, std::min(2 * retry_pause_, most));
+        write_at_ = now + std::exchange(retry_pause_, std::min(2 * retry_pause_, most));
     } else {
-        retry_at_ = now + most;
+        write_at_ = now + most;
     }
 }
 

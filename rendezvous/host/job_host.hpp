@@ -68,8 +68,10 @@ struct HostEffects {
 ///   checks it first, because sockets are served before timers.
 /// * Effects go in order, those after an awaited record only when it is durable. Acknowledgements
 ///   wait for nothing: a slow disk costs no lease. A record that failed is written again, as it is
-///   by then, until one is taken. Nothing waits for longer than patience(): then the run goes on
-///   without its record, and says so, until one is taken.
+///   by then, until one is taken. One that nothing waits for is not made for each of thousands of
+///   changes (Limits::nodes_recorded_per_second_max): a record costs as much as its run has nodes.
+/// * Nothing waits for longer than patience(): then the run goes on without its record, and says
+///   so, until one is taken.
 /// * Once it was not to decide, it takes nothing any more: what it did not take in would be missed.
 ///   Its owner ends its connections, and agents say everything again to who decides then.
 class JobHost {
@@ -112,9 +114,11 @@ private:
     void arm(Instant now, HostEffects& out);
     [[nodiscard]] std::optional<Instant> wanted_timer() const;
 
-    void hold(const Effect& effect, HostEffects& out);
+    void hold(Effect effect, HostEffects& out);
     void persist(Instant now, RecordWrite kind, HostEffects& out);
     void write(Instant now, HostEffects& out);
+    /// Nothing waits for the record: at once, or when its pause is over.
+    void write_behind(Instant now, HostEffects& out);
     void give_up_waiting(Instant now, HostEffects& out);
     /// When it begins and ends, and, once in Limits::reconnect_backoff_max, when it is another:
     /// what is to be done about it has changed.
@@ -138,7 +142,8 @@ private:
     bool is_outdated_ = false;            ///< the run has changed since the last write was begun
     std::optional<Instant> patience_at_;  ///< what is awaited is given up then
     bool goes_without_ = false;           ///< they were given up, and none was taken since
-    std::optional<Instant> retry_at_;     ///< the last write failed: the next try
+    std::optional<Instant> write_at_;     ///< the last write failed, or the next one has a pause
+    Instant pause_end_{};                 ///< until then none that nothing waits for is begun
     Milliseconds retry_pause_;            ///< before the next one; doubled
     std::deque<std::pair<std::uint64_t, Effect>> held_;
     std::string fault_;

@@ -370,7 +370,7 @@ void Server::send(ConnectionId id, const RendezvousMessage& message) {
     if (std::holds_alternative<Accepted>(message)) {
         found->second.connection.expect_beats();
     }
-    found->second.connection.send(encode(message));
+    found->second.connection.send(encoder_.body_of(message));
 }
 
 void Server::close_for_job(const CloseConnection& close) {

@@ -34,6 +34,7 @@
 #include "rendezvous/server/workers_reading.hpp"
 #include "rendezvous/store/net/store_server.hpp"
 #include "rendezvous/transport/connection.hpp"
+#include "rendezvous/wire/codec.hpp"
 #include "rendezvous/wire/secret.hpp"
 
 namespace ddprun::rdzv {
@@ -174,6 +175,7 @@ private:
     std::map<ConnectionId, Newcomer> newcomers_;
     std::vector<UniqueFd> for_store_;           ///< have spoken in this turn
     std::map<ConnectionId, Session> sessions_;  ///< each until its serve() has ended
+    RepeatEncoder encoder_;
     std::uint64_t last_id_ = 0;
     RefusalLog refusals_;
     bool is_full_ = false;  ///< the listener is not watched until room_

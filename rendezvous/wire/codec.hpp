@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,18 @@ namespace ddprun::rdzv {
 /// Never fails: bytes that are not UTF-8 are replaced in texts; fields for any bytes are base64.
 [[nodiscard]] std::string encode(const AgentMessage& message);
 [[nodiscard]] std::string encode(const RendezvousMessage& message);
+
+/// Encodes what one sender says to many: a message that goes to one after the other is encoded
+/// once.
+class RepeatEncoder {
+public:
+    /// As encode(). Valid until the next call.
+    [[nodiscard]] std::string_view body_of(const RendezvousMessage& message);
+
+private:
+    std::optional<RendezvousMessage> last_;
+    std::string body_;
+};
 
 /// Reads what anybody may have sent. Unknown fields are ignored, missing ones keep their defaults.
 /// Failure is BadMessage and names the message and the field.

@@ -238,23 +238,38 @@ private:
     std::optional<Error>& problem_;
 };
 
+/// Nothing deep is ever built. Looked at beforehand: nlohmann's parser with a callback goes through
+/// a whole list at the end of each of its objects.
+bool is_deeper(std::string_view body, std::size_t most) {
+    std::size_t depth = 0;
+    bool is_text = false;
+    for (std::size_t i = 0; i < body.size(); ++i) {
+        const char c = body[i];
+        if (is_text) {
+            i += c == '\\' ? 1 : 0;
+            is_text = c != '"';
+        } else if (c == '"') {
+            is_text = true;
+        } else if (c == '{' || c == '[') {
+            if (++depth > most) {
+                return true;
+            }
+        } else if ((c == '}' || c == ']') && depth > 0) {
+            --depth;
+        }
+    }
+    return false;
+}
+
 // json itself converts from and to nearly everything, so it does not go into a Result.
 std::optional<Error> parse(std::string_view body, const Limits& limits, Json& object) {
-    bool is_too_deep = false;
-    const auto note_depth = [&](int depth, Json::parse_event_t event, Json&) {
-        const bool is_start =
-            event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
-        is_too_deep =
-            is_too_deep || std::cmp_greater(depth + (is_start ? 1 : 0), limits.json_depth_max);
-        return !is_too_deep;  // false: dropped at once, so nothing deep is ever built
-    };
-    // nlohmann takes a NUL byte for the end; JSON has none.
-    const bool has_nul = body.find('\0') != std::string_view::npos;
-    object = has_nul ? Json() : Json::parse(body, note_depth, false);
-    if (is_too_deep) {
+    if (is_deeper(body, limits.json_depth_max)) {
         return Error{ErrorCode::BadMessage,
                      fmt::format("a message is nested deeper than {}", limits.json_depth_max)};
     }
+    // nlohmann takes a NUL byte for the end; JSON has none.
+    const bool has_nul = body.find('\0') != std::string_view::npos;
+    object = has_nul ? Json() : Json::parse(body, nullptr, false);
     if (!object.is_object()) {
         return Error{ErrorCode::BadMessage, "a message is not a JSON object"};
     }

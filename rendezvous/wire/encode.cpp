@@ -126,6 +126,14 @@ std::string encode(const RendezvousMessage& message) {
     return std::visit([](const auto& which) { return encode_one(which); }, message);
 }
 
+std::string_view RepeatEncoder::body_of(const RendezvousMessage& message) {
+    if (!last_ || *last_ != message) {
+        body_ = encode(message);
+        last_ = message;
+    }
+    return body_;
+}
+
 std::string encode(const RunRecord& record) {
     return encode_one(record);
 }

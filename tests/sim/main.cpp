@@ -18,7 +18,6 @@
 #include "tests/sim/fault_plan.hpp"
 #include "tests/sim/forecast.hpp"
 #include "tests/sim/knobs.hpp"
-#include "tests/sim/scale.hpp"
 #include "tests/sim/shrink.hpp"
 
 namespace {
@@ -31,8 +30,7 @@ constexpr const char* kDescription =
     "Runs the rendezvous and its agents on virtual time.\n\n"
     "  ddprun-sim --seeds N [--first-seed S]   random runs with random faults, judged\n"
     "  ddprun-sim --seed N [--trace|--shrink]  one of them: what happens; as little as shows it\n"
-    "  ddprun-sim --nodes N --mtbf 6h …        what a job of yours would lose to failures\n"
-    "  ddprun-sim --scale 10,100,1000,4096     what the coordinator costs\n";
+    "  ddprun-sim --nodes N --mtbf 6h …        what a job of yours would lose to failures\n";
 
 constexpr const char* kForecastNotes =
     "The forecast runs the real coordinator and one real supervisor per node; messages take 0.3 "
@@ -79,7 +77,6 @@ struct Arguments {
     bool has_kept = false;
     std::string range;
     std::vector<std::string> without;
-    std::vector<int> scale;
     bool is_json = false;
     bool lists_unreached = false;
     sim::ForecastOptions forecast;
@@ -236,18 +233,6 @@ int tell_forecast(Arguments& arguments) {
     return EXIT_SUCCESS;
 }
 
-int tell_scale(const Arguments& arguments) {
-    std::vector<sim::ScaleRow> rows;
-    for (const int nodes : arguments.scale) {
-        if (nodes < 2 || nodes > 16000) {
-            fail(fmt::format("--scale {}: it must be 2 to 16000 nodes", nodes));
-        }
-        rows.push_back(sim::measure_scale(nodes));
-    }
-    sim::print_scale(rows);
-    return EXIT_SUCCESS;
-}
-
 /// The first seed that finds `bug`, and nothing without it; none among the first `most`.
 std::optional<std::uint64_t> hunt(const Arguments& arguments, ddprun::PlantedBug bug,
                                   std::string& violation) {
@@ -378,7 +363,6 @@ int main(int argc, char** argv) {
     arguments.repair = "1h";
     add_simulation_options(app, arguments);
     add_forecast_options(app, arguments);
-    app.add_option("--scale", arguments.scale, "nodes: 10,100,1000,4096")->delimiter(',');
     bool lists_bugs = false;
     bool lists_faults = false;
     bool lists_knobs = false;
@@ -403,8 +387,6 @@ int main(int argc, char** argv) {
         list_faults();
     } else if (lists_knobs) {
         list_knobs();
-    } else if (!arguments.scale.empty()) {
-        return tell_scale(arguments);
     } else if (!arguments.mtbf.empty()) {
         return tell_forecast(arguments);
     } else if (app.count("--nodes") > 0) {

@@ -15,7 +15,6 @@
 #include "tests/sim/driver.hpp"
 #include "tests/sim/forecast.hpp"
 #include "tests/sim/knobs.hpp"
-#include "tests/sim/scale.hpp"
 #include "tests/sim/shrink.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/places.hpp"
@@ -162,19 +161,6 @@ TEST_CASE("a forecast spends all of the time, and spares save the wait for repai
     CHECK(without.goodput() < with.goodput());
     CHECK(parse_duration("1.5h").value() == std::chrono::minutes(90));
     CHECK_FALSE(parse_duration("6 parsecs").has_value());
-}
-
-TEST_CASE("4,096 nodes form, fail and end with messages and records like those of 100") {
-    const ScaleRow small = measure_scale(100);
-    const ScaleRow large = measure_scale(4096);
-    CHECK(large.join_bytes < small.join_bytes + 16);
-    CHECK(large.start_bytes < small.start_bytes + 64);
-    CHECK(large.stop_bytes < small.stop_bytes + 16);
-    CHECK(large.form_records == small.form_records);
-    CHECK(large.restart_records == small.restart_records);
-    // The record that a node has finished is written behind, once for each node.
-    CHECK(small.end_records <= 100);
-    CHECK(large.end_records <= 4096);
 }
 
 }  // namespace ddprun::sim

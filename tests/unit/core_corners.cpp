@@ -230,13 +230,29 @@ Join growing(const std::string& name) {
 
 }  // namespace
 
+TEST_CASE("what changes many times at once is explained once more, soon") {
+    Driver driver;
+    driver.hear(1, join_of("a", 1));
+    driver.hear(2, join_of("b", 1));
+    CHECK(driver.sent<Waiting>(2).size() == 1);
+    driver.hear(3, join_of("c", 1));
+    driver.hear(4, join_of("d", 1));
+    CHECK(driver.sent<Waiting>(3).empty());
+    const Milliseconds soon = Limits().explain_gather;
+    CHECK(driver.coordinator.next_deadline() == driver.now + soon);
+    driver.tick(soon);
+    CHECK(driver.sent<Waiting>(2).size() == 1);
+    CHECK(driver.sent<Waiting>(3).size() == 1);
+    CHECK(driver.sent<Waiting>(4).size() == 1);
+}
+
 TEST_CASE("who waits for a group to grow is told anew when an operator holds it") {
     Driver driver;
     driver.hear(1, growing("a"));
-    driver.tick(Milliseconds(0));
+    driver.tick(Limits().explain_gather);
     driver.hear(2, growing("b"));
     REQUIRE(!driver.sent<Waiting>(2).empty());
-    CHECK(driver.sent<Waiting>(2).back().over_in == Milliseconds(30000));
+    CHECK(driver.sent<Waiting>(2).back().over_in == Milliseconds(29900));
     driver.coordinator.step(driver.now,
                             OrderGiven{.number = 1,
                                        .order = {.job = JobId("job"),
@@ -344,9 +360,10 @@ TEST_CASE("a generation has no more workers than their store serves, and the oth
     REQUIRE(driver.sent<Start>(1).size() == 1);
     CHECK(driver.sent<Start>(1).front().world_size == 20);
     driver.hear(4, node("4", 8));
+    driver.tick(Limits().explain_gather);
+    REQUIRE(!driver.sent<Waiting>(4).empty());
     driver.tick(Milliseconds(60000));
     CHECK(driver.sent<Stop>(1).empty());  // it does not grow
-    REQUIRE(!driver.sent<Waiting>(4).empty());
     CHECK(driver.sent<Waiting>(4).back().text ==
           "generation 1 runs on 3 nodes; this node is a spare and takes over when one is lost; "
           "the workers of more nodes would be more than the 24 that their store serves; with "

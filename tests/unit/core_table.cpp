@@ -139,7 +139,7 @@ OrderGiven given(OperatorAction action, const std::string& node = {}) {
 class Table {
 public:
     explicit Table(const std::string& phase)
-        : coordinator_(std::make_unique<Coordinator>(JobId("job"), CoordinatorOptions{}, Rng(1))),
+        : coordinator_(std::make_unique<Coordinator>(JobId("job"), options(), Rng(1))),
           speaker_(phase == "Forming" || phase == "Adopting" ? kA : kB) {
         Join first = join_of("a");
         if (phase == "Adopting") {
@@ -162,11 +162,17 @@ public:
         }
         if (phase == "Restored") {
             const std::optional<RunRecord> record = coordinator_->record(now_);
-            coordinator_ =
-                std::make_unique<Coordinator>(JobId("job"), CoordinatorOptions{}, Rng(2));
+            coordinator_ = std::make_unique<Coordinator>(JobId("job"), options(), Rng(2));
             REQUIRE(coordinator_->restore(now_, record.value()).has_value());
         }
         REQUIRE(phase_name() == phase);
+    }
+
+    /// Each change is explained in its own step.
+    static CoordinatorOptions options() {
+        CoordinatorOptions options;
+        options.limits.explain_gather = Milliseconds(0);
+        return options;
     }
 
     /// "a<-Stop b<-Stop =Stopping": what the input did.

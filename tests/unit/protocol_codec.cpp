@@ -362,5 +362,21 @@ TEST_CASE("base64 is strict") {
     REQUIRE_FALSE(base64_decode("="));
 }
 
+TEST_CASE("what is said to many in a row is encoded once, and as it would be alone") {
+    RepeatEncoder encoder;
+    const RendezvousMessage verdict = Verdict{.text = "every rank exited 0"};
+    const std::string_view first = encoder.body_of(verdict);
+    CHECK(first == encode(verdict));
+    const char* const bytes = first.data();
+    CHECK(encoder.body_of(verdict).data() == bytes);
+    const RendezvousMessage other = Verdict{.text = "another"};
+    CHECK(encoder.body_of(other) == encode(other));
+    CHECK(encoder.body_of(verdict) == encode(verdict));
+    for (const std::uint64_t sequence : {1, 2}) {
+        const RendezvousMessage answer = Acknowledge{sequence};
+        CHECK(encoder.body_of(answer) == encode(answer));
+    }
+}
+
 }  // namespace
 }  // namespace ddprun::rdzv
