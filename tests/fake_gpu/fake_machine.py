@@ -45,6 +45,9 @@ def run_tests():
     """None beside NVIDIA's driver, which is said."""
     if has_nvidia_driver():
         print("LEFT OUT: all of it: NVIDIA's driver is here, so there is no fake GPU", flush=True)
+    elif not os.path.exists(program("bare_peer")):
+        sys.exit(f"{program('bare_peer')} is missing: scripts/build.sh builds it (presets fake-gpu "
+                 "and release)")
     else:
         unittest.main(argv=[sys.argv[0], "-v", *options.tests])
 

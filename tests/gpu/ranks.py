@@ -56,6 +56,9 @@ def read_options(parser, options):
                         help="where the fake GPU's libraries are")
     parser.add_argument("tests", nargs="*", help="names, all unless given")
     parser.parse_args(namespace=options)
+    if not os.path.exists(os.path.join(options.build, "tests", "gpu_peer")):
+        parser.error(f"{options.build} has no tests/gpu_peer: scripts/build.sh builds it "
+                     "(presets gpu, fake-gpu and release)")
     # The ranks leave their curves there.
     here = tempfile.TemporaryDirectory(prefix="ddprun-gpu-")
     atexit.register(here.cleanup)
