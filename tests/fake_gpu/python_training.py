@@ -1,10 +1,13 @@
 """A training of PyTorch on GPUs as a user writes it, which dies where it is told to.
 
-usage: python_training.py FOLDER STEPS, started by ddprun. FOLDER gets the newest checkpoint.
+usage: python_training.py FOLDER STEPS, started by ddprun. FOLDER gets the checkpoints.
+
+Batches are random numbers of the CPU, Dropout's are the GPU's: the parameters depend on both.
 
 $DEATHS has a word for each generation, RANK@STEP or RANK@STEP+: that rank kills itself when it has
 launched the collectives of the step, or when it has done the step and not yet saved it. $SLOW is
-how many seconds rank 1 sleeps in each step. Says "parameters" and a hash of all values at the end.
+how many seconds rank 1 sleeps in each step. $VERIFY is the step after which the ranks verify that
+a resume loses nothing. Says "parameters" and a hash of all values at the end.
 """
 
 import hashlib
@@ -36,34 +39,26 @@ def die_at(worker, step, is_done):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def save(path, **state):
-    torch.save(state, path + ".partial")
-    os.replace(path + ".partial", path)
-
-
 def main():
     folder, steps = sys.argv[1], int(sys.argv[2])
-    path = os.path.join(folder, "newest.pt")
     worker = ddprun.worker()
     torch.set_num_threads(1)
-    torch.manual_seed(1)
     torch.cuda.set_device(worker.local_rank)
+    checkpoints = ddprun.Checkpoints(folder)
     dist.init_process_group("nccl")
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1)).cuda()
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.BatchNorm1d(WIDTH), nn.Dropout(),
+                          nn.Linear(WIDTH, 1)).cuda()
     optimizer = torch.optim.Adam(model.parameters())
-    step = 0
-    if os.path.exists(path):
-        saved = torch.load(path, map_location="cuda", weights_only=True)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        step = saved["step"]
-        if worker.rank == 0:
-            print("resumed after step", step, flush=True)
+    things = {"model": model, "optimizer": optimizer}
+    torch.manual_seed(2 + worker.rank)
+    step, saving = checkpoints.resume(**things) or 0, None
+    if step and worker.rank == 0:
+        print("resumed after step", step, flush=True)
     network = nn.parallel.DistributedDataParallel(model)
     while step < steps:
         step += 1
-        dice = torch.Generator().manual_seed(step * worker.world_size + worker.rank)
-        batch = torch.randn(BATCH, WIDTH, generator=dice).cuda()
+        batch = torch.randn(BATCH, WIDTH).cuda()
         if worker.rank == 1:
             time.sleep(float(os.environ.get("SLOW", 0)))
         optimizer.zero_grad()
@@ -74,12 +69,17 @@ def main():
         dist.all_reduce(loss)
         worker.progress(step, samples=BATCH, loss=loss.item() / worker.world_size)
         die_at(worker, step, is_done=True)
+        if step == int(os.environ.get("VERIFY", 0)):
+            ddprun.verify_resume(network, optimizer)
+        saving = checkpoints.save_async(step, **things)
         if worker.rank == 0:
-            save(path, step=step, model=model.state_dict(), optimizer=optimizer.state_dict())
             print("step", step, flush=True)
         if worker.stop_requested():
+            saving.wait()
             print("rank", worker.rank, "leaves after step", step, flush=True)
             worker.leave()
+    if saving is not None:
+        saving.wait()
     if worker.rank == 0:
         print("parameters", hash_of(model), flush=True)
     dist.destroy_process_group()

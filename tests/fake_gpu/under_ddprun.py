@@ -24,16 +24,32 @@ KILLS = 20
 
 
 class TrainingTest(fake_machine.UnderDdprun):
+    has_python = False
+
     def train(self, name):
         return self.start("--max-restarts", "3", os.path.join(options.build, "bin", "train_digits"),
                           "--epochs", "4", "--checkpoint-dir", os.path.join(self.folder, name))
 
     def train_python(self, name, *flags, steps, **variables):
+        return self.start_python("python_training.py", name, *flags, words=[str(steps)],
+                                 **variables)
+
+    def start_python(self, script, name, *flags, words=(), **variables):
         """With the package ddprun of this tree, and PyTorch of the same LibTorch."""
         here = os.path.dirname(os.path.abspath(__file__))
         package = os.path.join(here, "..", "..", "worker_runtime", "python")
         self.environment.update(variables, PYTHONDONTWRITEBYTECODE="1", PYTHONPATH=":".join(
-            [os.path.join(options.build, "libtorch"), package]))
+            [os.path.join(options.build, "libtorch"), package]),
+            DDPRUN_CHECKPOINT_LIBRARY=os.path.join(options.programs, "ddprun-checkpoint.so"))
+        self.require_python()
+        folder = os.path.join(self.folder, name)
+        os.makedirs(folder, exist_ok=True)
+        return self.start(*flags, options.python, os.path.join(here, script), folder, *words)
+
+    def require_python(self):
+        """Skips the test if --python lacks what PyTorch imports. Tried once: it takes seconds."""
+        if TrainingTest.has_python:
+            return
         found = subprocess.run([options.python, "-c", "import torch; torch.zeros(1).cuda()"],
                                env=self.environment, capture_output=True, text=True, check=False,
                                timeout=DEADLINE)
@@ -42,10 +58,7 @@ class TrainingTest(fake_machine.UnderDdprun):
             self.skipTest(f"{options.python} lacks what PyTorch imports: "
                           f"{found.stderr.splitlines()[-1]}; scripts/setup.sh installs it")
         self.assertEqual(found.returncode, 0, found.stderr)
-        folder = os.path.join(self.folder, name)
-        os.makedirs(folder, exist_ok=True)
-        return self.start(*flags, options.python, os.path.join(here, "python_training.py"), folder,
-                          str(steps))
+        TrainingTest.has_python = True
 
     def parameters(self, said):
         found = re.findall(r"parameters ([0-9a-f]{16})", said)
@@ -102,6 +115,20 @@ class TrainingTest(fake_machine.UnderDdprun):
         undisturbed = self.train_python("undisturbed", steps=steps)
         expected = self.parameters(undisturbed.communicate(timeout=DEADLINE)[0])
         self.assertEqual(self.parameters(said), expected, said)
+
+    def test_a_training_in_python_verifies_that_a_resume_loses_nothing(self):
+        run = self.train_python("undisturbed", steps=4)
+        expected = self.parameters(self.read_to_end(run))
+        run = self.train_python("verified", steps=4, VERIFY="2")
+        said = self.read_to_end(run)
+        self.assertIn("a resume restores all of model, optimizer and the random states, bit for "
+                      "bit\n", said)
+        self.assertEqual(self.parameters(said), expected, said)
+
+    def test_a_checkpoint_in_python_outlives_the_model_that_it_copies(self):
+        run = self.start_python("python_dropped.py", "dropped", DDPRUN_FAKE_GPU_POISON="1",
+                                DDPRUN_FAKE_GPU_TASK_DELAY_US="5000")
+        self.read_to_end(run)
 
     def test_the_slow_rank_of_a_training_in_python_is_named(self):
         """The waits are those that DistributedDataParallel measures by CUDA's events."""

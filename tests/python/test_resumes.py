@@ -374,8 +374,12 @@ class Verified(ForkedTest):
         def act(rank):
             wrapped = DistributedDataParallel(network())
             optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
+            torch.manual_seed(rank)  # each rank has its own batch, and so its own averages
             step_of(wrapped, optimizer)
             ddprun.verify_resume(wrapped, optimizer)
+            with self.assertRaisesRegex(ddprun.CheckpointError, "rank 1: model.1.running_mean is"):
+                ddprun.verify_resume(wrapped.module, optimizer)
+            torch.manual_seed(0)
             sharded = fully_shard(torch.nn.Linear(5, 3))
             optimizer = torch.optim.AdamW(sharded.parameters())
             step_of(sharded, optimizer)

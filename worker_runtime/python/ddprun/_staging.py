@@ -51,12 +51,13 @@ class Buffers:
                 streams.append(stream)
         for stream in streams:
             stream.synchronize()
+        # Not sooner: the program may have let go of it, and its memory would be used anew.
+        for item in items:
+            item.tensor = self._by_name[item.name]
 
     def _copy(self, items: Iterable[Item], is_ordered_by_stream: bool) -> None:
         for item in items:
-            kept = self._made(item)
-            kept.copy_(item.tensor, non_blocking=is_ordered_by_stream)
-            item.tensor = kept
+            self._made(item).copy_(item.tensor, non_blocking=is_ordered_by_stream)
 
     def _made(self, item: Item) -> Any:
         kept = self._fitting(item)

@@ -34,7 +34,8 @@ def verify_resume(model: Any, optimizer: Any, *, rng: bool = True, **more: Any) 
     checkpoint is in a temporary folder (TMPDIR), which all ranks must see. The training's own
     state stays as it is. One line on stderr if all is right; else CheckpointError on every rank,
     with the names of what is not saved or not restored. Things that cannot be copied, as models
-    of FSDP, are changed themselves and put back.
+    of FSDP, are changed themselves and put back. A checkpoint has rank 0's buffers: give the model
+    in its DistributedDataParallel, so that it is known whether the other ranks' are state.
     """
     things = {"model": getattr(model, "module", model) if _is_ddp(model) else model,
               "optimizer": optimizer, **more}
@@ -47,6 +48,9 @@ def verify_resume(model: Any, optimizer: Any, *, rng: bool = True, **more: Any) 
         folder, = exchange.gather(mine)[:1]
         problems = [*_on_all(exchange, lambda: list(_not_given(things, rng))),
                     *_not_restored(exchange, folder, things, rng, before)]
+        if exchange.rank != 0:
+            overwritten = {f"{name} is not restored" for name in _overwritten(model)}
+            problems = [problem for problem in problems if problem not in overwritten]
     except Exception as error:  # the other ranks must know
         text = text_of(error)
         problems = [text] if text else []
@@ -96,6 +100,13 @@ def _on_all(exchange: Exchange, act: Callable[[], Any]) -> Any:
 
 def _is_ddp(model: Any) -> bool:
     return isinstance(model, torch.nn.parallel.DistributedDataParallel)
+
+
+def _overwritten(model: Any) -> Iterator[str]:
+    """Buffers that the next forward pass takes from rank 0."""
+    if _is_ddp(model) and model.broadcast_buffers:
+        for key, _ in model.module.named_buffers():
+            yield f"model.{_states.plain_name(model.module, key)}"
 
 
 def _not_given(things: Mapping[str, Any], rng: bool) -> Iterator[str]:
