@@ -71,6 +71,7 @@ class TrainingTest(fake_machine.UnderDdprun):
                 if name.startswith("GPU-")}
 
     def test_a_worker_for_each_gpu_trains_and_goes_on_after_a_kill(self):
+        """Assumed of NCCL: over NVLink a kernel waits for ever for a dead peer."""
         run = self.train("undisturbed")
         said = self.read_to_end(run)
         self.assertIn("training on 2 workers", said)
@@ -85,6 +86,7 @@ class TrainingTest(fake_machine.UnderDdprun):
         self.assertEqual(self.parameters(said), expected, said)
 
     def test_a_training_in_python_ends_alike_after_many_kills(self):
+        """Assumed of NCCL: over NVLink a kernel waits for ever for a dead peer."""
         steps = 3 * KILLS
         run = self.train_python("undisturbed", steps=steps)
         said = self.read_to_end(run)
@@ -142,7 +144,7 @@ class TrainingTest(fake_machine.UnderDdprun):
         self.assertIn("slowest rank 1; ", said)
 
     def test_flight_recorders_are_kept_beside_the_stacks(self):
-        """Rests on this: a kernel of NCCL that waits touches no memory of its GPU."""
+        """Assumed of NCCL: a kernel that waits touches no memory of its GPU."""
         self.environment.update(
             TORCH_NCCL_DEBUG_INFO_PIPE_FILE=os.path.join(self.folder, "ask_"),
             TORCH_FR_DUMP_TEMP_FILE=os.path.join(self.folder, "record_"))

@@ -41,16 +41,15 @@ def verify_resume(model: Any, optimizer: Any, *, rng: bool = True, **more: Any) 
               "optimizer": optimizer, **more}
     exchange = Exchange(*place())
     before = _random.states()
+    # The next forward pass takes them from rank 0.
+    overwritten = set(_overwritten(model)) if exchange.rank != 0 else set()
     folder = None
     try:
         mine = _on_all(exchange, lambda: tempfile.mkdtemp(prefix="ddprun-verify-")
                        if exchange.rank == 0 else None)
         folder, = exchange.gather(mine)[:1]
         problems = [*_on_all(exchange, lambda: list(_not_given(things, rng))),
-                    *_not_restored(exchange, folder, things, rng, before)]
-        if exchange.rank != 0:
-            overwritten = {f"{name} is not restored" for name in _overwritten(model)}
-            problems = [problem for problem in problems if problem not in overwritten]
+                    *_not_restored(exchange, folder, things, rng, before, overwritten)]
     except Exception as error:  # the other ranks must know
         text = text_of(error)
         problems = [text] if text else []
@@ -103,7 +102,7 @@ def _is_ddp(model: Any) -> bool:
 
 
 def _overwritten(model: Any) -> Iterator[str]:
-    """Buffers that the next forward pass takes from rank 0."""
+    """The buffers that DistributedDataParallel gives to all ranks before each forward pass."""
     if _is_ddp(model) and model.broadcast_buffers:
         for key, _ in model.module.named_buffers():
             yield f"model.{_states.plain_name(model.module, key)}"
@@ -137,7 +136,7 @@ def _not_given(things: Mapping[str, Any], rng: bool) -> Iterator[str]:
 
 
 def _not_restored(exchange: Exchange, folder: str, things: Mapping[str, Any], rng: bool,
-                  before: Mapping[str, Any]) -> list[str]:
+                  before: Mapping[str, Any], overwritten: set[str]) -> list[str]:
     wanted, wanted_values = _on_all(exchange, lambda: _contents(things))
     trial = _on_all(exchange, lambda: _Trial(folder))
     if not trial.save(0, rng=rng, **things):
@@ -151,7 +150,7 @@ def _not_restored(exchange: Exchange, folder: str, things: Mapping[str, Any], rn
         found, found_values = _contents({**copies, **values})
     finally:
         undo()
-    names = [f"{name} is not restored" for name in sorted({*wanted, *found})
+    names = [f"{name} is not restored" for name in sorted({*wanted, *found} - overwritten)
              if wanted.get(name) != found.get(name)]
     names += [f"{name} is {found_values.get(name)} in place of {wanted_values.get(name)}"
               for name in sorted({*wanted_values, *found_values})
