@@ -42,7 +42,7 @@ def has_nvidia_driver():
 
 
 def run_tests():
-    """None beside NVIDIA's driver, which is said."""
+    """Runs no test beside NVIDIA's driver, and says so."""
     if has_nvidia_driver():
         print("LEFT OUT: all of it: NVIDIA's driver is here, so there is no fake GPU", flush=True)
     elif not os.path.exists(program("bare_peer")):

@@ -165,7 +165,7 @@ class Tree(unittest.TestCase):
         self.git("add", "scripts", "docs", "tests")
         self.git("commit", "--quiet", "--message", "all")
         commit = self.git("rev-parse", "HEAD")[:10]
-        # What a record writes is no change of what was tested, nor is a file that git lacks.
+        # A record's own files are no change of the tested tree, nor is a file that git lacks.
         for _ in range(2):
             self.assertEqual(self.recorded_commit(), commit)
         self.write(gpu_runs.PINS, SETUP + "\n")

@@ -302,8 +302,8 @@ Pending<void> ProcessGroup::scatter_async(const torch::Tensor& tensor, const tor
     });
 }
 
-// Gloo's own reduce_scatter sums up everything on each rank, and reports no dead peer: over Gloo each
-// rank gets its rows of all ranks, and reduces them itself.
+// Gloo's own reduce_scatter sums up everything on each rank, and reports no dead peer. So over
+// Gloo each rank gets its rows of all ranks, and reduces them itself.
 Pending<torch::Tensor> ProcessGroup::reduce_scatter_async(const torch::Tensor& parts,
                                                           Reduction reduction) {
     if (is_over_gloo(parts)) {
