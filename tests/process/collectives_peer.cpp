@@ -115,8 +115,8 @@ const std::map<std::string, Begin> kKinds = {
      }},
     {"all_gather_into",
      [](ProcessGroup& group, const Rows& rows) {
-         const Tensor flat = torch::empty_like(rows.all()).flatten();
-         return Begun{group.all_gather_into_async(flat, rows.own()), flat, rows.all().flatten()};
+         const Tensor room = torch::empty_like(rows.all());
+         return Begun{group.all_gather_into_async(room, rows.own()), room, rows.all()};
      }},
     {"gather",
      [](ProcessGroup& group, const Rows& rows) {
@@ -230,6 +230,27 @@ int die(Worker& worker, const Arguments& arguments) {
     }
 }
 
+/// Transfers that nobody waits for hold up nothing that follows.
+int abandon(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    const int other = 1 - worker.rank();
+    for (int round = 0; round < 3; ++round) {
+        { const Pending<void> dropped = group.send_async(torch::ones({1 << 20}), other, 1); }
+        { const Pending<void> dropped = group.recv_async(torch::ones({1 << 20}), other, 1); }
+        Tensor sum = torch::ones({4});
+        must(group.all_reduce(sum));
+        Tensor received = torch::zeros({3});
+        must(P2PBatch(group)
+                 .send(torch::full({3}, round), other)
+                 .recv(received, other)
+                 .begin()
+                 .wait());
+        require(received.eq(round).all().item<bool>(), "what was received");
+    }
+    say("goes on");
+    return worker.finish();
+}
+
 /// late MILLISECONDS: rank 0 waits so long for what rank 1 never begins.
 int late(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = must(worker.process_group());
@@ -258,6 +279,15 @@ int refuse(Worker& worker, const Arguments& /*arguments*/) {
     tell(group.all_gather_into(four, three));
     tell(group.reduce_scatter_into(three, four));
     tell(P2PBatch(group).send(four, worker.rank()).begin().wait());
+    tell(P2PBatch(group)
+             .send(four, 1 - worker.rank())
+             .recv(three, 1 - worker.rank(), -1)
+             .begin()
+             .wait());
+    tell(P2PBatch(group).send(Tensor(), 1 - worker.rank()).begin().wait());
+    const Result<Tensor> nowhere = group.reduce_scatter(torch::ones({2}, torch::kMeta));
+    require(!nowhere, "a tensor without memory is reduced");
+    say("refused: " + nowhere.error().what);
     tell(P2PBatch(group).recv(torch::ones({4, 4}).t(), 1 - worker.rank()).begin().wait());
     const Tensor whole = torch::ones({4}, torch::kInt64);
     tell(group.reduce_scatter_into_async(whole[0], whole, Reduction::Mean).wait());
@@ -296,8 +326,8 @@ int mesh(Worker& worker, const Arguments& /*arguments*/) {
 
 int main(int argc, char** argv) {
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
-        {"cross", cross}, {"die", die},   {"late", late},
-        {"mesh", mesh},   {"pend", pend}, {"refuse", refuse}};
+        {"abandon", abandon}, {"cross", cross}, {"die", die},      {"late", late},
+        {"mesh", mesh},       {"pend", pend},   {"refuse", refuse}};
     if (argc == 2 && std::string(argv[1]) == "kinds") {
         for (const auto& [kind, begin] : kKinds) {
             say(kind);

@@ -100,7 +100,8 @@ Result<void> ProcessGroup::State::wait_for(const std::string& what,
     try {
         if (work) {
             const auto begun = std::chrono::steady_clock::now();
-            (void)work->wait(bound.value_or(kNoTimeout));
+            // c10d takes 0 for no bound.
+            (void)work->wait(bound ? std::max(*bound, std::chrono::milliseconds(1)) : kNoTimeout);
             // On a GPU only its stream waits, and this returns at once.
             if (device.is_cpu()) {
                 waited_ns->fetch_add(
@@ -209,7 +210,7 @@ torch::Tensor room_for_rows(const torch::Tensor& rows, std::int64_t count) {
 }  // namespace
 
 bool ProcessGroup::is_over_gloo(const torch::Tensor& tensor) const {
-    return !tensor.defined() || !has_mean(tensor.device());
+    return tensor.is_cpu() || state_->at.is_gpu_shared;
 }
 
 bool ProcessGroup::divides(const torch::Tensor& tensor, Reduction reduction) const {
@@ -226,11 +227,11 @@ Pending<torch::Tensor> ProcessGroup::reducing(const std::string& what, const tor
         is_divided = divides(tensor, reduction);
         return begin(reduce_op(is_divided ? Reduction::Sum : reduction), result);
     });
-    return std::move(pending).then(
-        [is_divided, result, world = world_size()]() -> Result<torch::Tensor> {
-            const torch::NoGradGuard no_grad;
-            return is_divided ? torch::Tensor(result).div_(world) : result;
+    return std::move(pending).then([what, is_divided, result, state = state_] {
+        return state->compute(what, [&] {
+            return is_divided ? torch::Tensor(result).div_(state->at.world_size) : result;
         });
+    });
 }
 
 Pending<void> ProcessGroup::all_reduce_async(const torch::Tensor& tensor, Reduction reduction) {
@@ -272,8 +273,8 @@ Pending<void> ProcessGroup::all_gather_into_async(const torch::Tensor& gathered,
                                                   const torch::Tensor& tensor) {
     return collective_async("all_gather_into", [&] {
         check_flat(gathered, tensor, world_size());
-        torch::Tensor output = gathered;
-        torch::Tensor input = tensor;
+        torch::Tensor output = gathered.view(-1);  // Gloo compares shapes.
+        torch::Tensor input = tensor.view(-1);
         return state_->group->all_gather_into(output, input);
     });
 }
@@ -312,8 +313,8 @@ Pending<torch::Tensor> ProcessGroup::reduce_scatter_async(const torch::Tensor& p
                                       (void)parts_of(parts, world_size());
                                       return parts;
                                   })
-            .then([reduction](const torch::Tensor& rows) -> Result<torch::Tensor> {
-                return reduced(rows, reduction);
+            .then([reduction, state = state_](const torch::Tensor& rows) {
+                return state->compute("reduce_scatter", [&] { return reduced(rows, reduction); });
             });
     }
     return reducing(
@@ -335,10 +336,9 @@ Pending<void> ProcessGroup::reduce_scatter_into_async(const torch::Tensor& own,
                                       check_flat(parts, own, world_size());
                                       return parts.view({world_size(), -1});
                                   })
-            .then([own, reduction](const torch::Tensor& rows) -> Result<void> {
-                const torch::NoGradGuard no_grad;
-                own.view(-1).copy_(reduced(rows, reduction));
-                return {};
+            .then([what, own, reduction, state = state_](const torch::Tensor& rows) {
+                return state->compute(what,
+                                      [&] { (void)own.view(-1).copy_(reduced(rows, reduction)); });
             });
     }
     return without_value(
@@ -407,20 +407,8 @@ Pending<void> ProcessGroup::recv_async(const torch::Tensor& tensor, int from, in
     if (received.is_same(tensor)) {
         return done;
     }
-    return std::move(done).then([state = state_, tensor, received]() -> Result<void> {
-        try {
-            const torch::NoGradGuard no_grad;
-            torch::Tensor(tensor).copy_(received);
-            return {};
-        } catch (const std::exception& failure) {
-            if (worker::is_device_failure(failure)) {
-                return state->broken_by("recv", failure);
-            }
-            return Error{
-                ErrorCode::InvalidArgument,
-                fmt::format("recv: rank {} of {} cannot write the tensor: {}", state->at.rank,
-                            state->at.world_size, worker::first_line(failure))};
-        }
+    return std::move(done).then([state = state_, tensor, received] {
+        return state->compute("recv", [&] { (void)torch::Tensor(tensor).copy_(received); });
     });
 }
 

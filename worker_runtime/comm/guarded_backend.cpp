@@ -1,7 +1,9 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,10 +34,11 @@ public:
     Tensors result() override { return inner_->result(); }
     void synchronize() override { inner_->synchronize(); }
     bool wait(std::chrono::milliseconds timeout) override {
-        if (timeout == kNoTimeout) {
-            future_->waitAndThrow();
+        if (timeout != kNoTimeout) {
+            require_end_within(timeout);
         }
-        const bool is_done = inner_->wait(timeout);
+        future_->waitAndThrow();
+        const bool is_done = inner_->wait(kNoTimeout);
         loss_->check();  // an operation that was cut off may say that it is done
         return is_done;
     }
@@ -44,16 +47,48 @@ public:
     std::uint64_t getSequencenumber() const override { return inner_->getSequencenumber(); }
 
 private:
+    /// Throws unless the operation has ended, or a rank is lost, within that time.
+    void require_end_within(std::chrono::milliseconds timeout) {
+        const auto ended = std::make_shared<std::promise<void>>();
+        future_->addCallback([ended](c10::ivalue::Future&) { ended->set_value(); });
+        if (ended->get_future().wait_for(timeout) != std::future_status::ready) {
+            C10_THROW_ERROR(DistBackendError,
+                            "it is not done after " + std::to_string(timeout.count()) + " ms");
+        }
+    }
+
     c10::intrusive_ptr<Work> inner_;
     std::shared_ptr<Loss> loss_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
+/// Transfers that nobody has waited for. A connection of Gloo's stands still once a message comes
+/// for, or goes out of, a buffer that its owner has let go, so they stay as long as the connection.
+class Abandoned {
+public:
+    void add(c10::intrusive_ptr<Work> transfer) {
+        const std::lock_guard lock(mutex_);
+        transfers_.push_back(std::move(transfer));
+    }
+
+private:
+    std::mutex mutex_;
+    std::vector<c10::intrusive_ptr<Work>> transfers_;
+};
+
 /// A tensor sent or received: Gloo has no future for it, but its wait can be ended.
 class GuardedTransfer final : public Work {
 public:
-    GuardedTransfer(c10::intrusive_ptr<Work> inner, std::shared_ptr<Loss> loss)
-        : inner_(std::move(inner)), loss_(std::move(loss)) {}
+    GuardedTransfer(c10::intrusive_ptr<Work> inner, std::shared_ptr<Loss> loss,
+                    std::shared_ptr<Abandoned> abandoned)
+        : inner_(std::move(inner)), loss_(std::move(loss)), abandoned_(std::move(abandoned)) {}
+    ~GuardedTransfer() override {
+        if (!is_over_) {
+            abandoned_->add(std::move(inner_));
+        }
+    }
+    GuardedTransfer(const GuardedTransfer&) = delete;
+    GuardedTransfer& operator=(const GuardedTransfer&) = delete;
 
     bool isCompleted() override { return inner_->isCompleted(); }
     bool isSuccess() const override { return inner_->isSuccess(); }
@@ -61,6 +96,7 @@ public:
     int sourceRank() const override { return inner_->sourceRank(); }
     bool wait(std::chrono::milliseconds timeout) override {
         const Loss::Guard guard(*loss_, [this] { inner_->abort(); });
+        is_over_ = true;
         const bool is_done = inner_->wait(timeout);
         loss_->check();
         return is_done;
@@ -71,6 +107,8 @@ public:
 private:
     c10::intrusive_ptr<Work> inner_;
     std::shared_ptr<Loss> loss_;
+    std::shared_ptr<Abandoned> abandoned_;
+    bool is_over_ = false;  ///< somebody has waited
 };
 
 class GuardedBackend final : public c10d::Backend {
@@ -201,7 +239,7 @@ private:
     c10::intrusive_ptr<Work> transfer(const Begin& begin) {
         loss_->check();
         try {
-            return c10::make_intrusive<GuardedTransfer>(begin(), loss_);
+            return c10::make_intrusive<GuardedTransfer>(begin(), loss_, abandoned_);
         } catch (const c10::Error&) {
             throw;
         } catch (const std::exception& failure) {
@@ -225,6 +263,7 @@ private:
 
     c10::intrusive_ptr<c10d::Backend> inner_;
     std::shared_ptr<Loss> loss_;
+    std::shared_ptr<Abandoned> abandoned_ = std::make_shared<Abandoned>();
 };
 
 }  // namespace

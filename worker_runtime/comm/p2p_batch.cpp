@@ -23,12 +23,18 @@ Pending<void> P2PBatch::begin() {
     if (transfers.empty()) {
         return Pending<void>(group_.check("a batch of transfers"));
     }
-    const torch::Device device = transfers.front().tensor.device();
+    // Nothing is begun unless all may be.
     const Result<void> checked = group_.collective("a batch of transfers", [&] {
         for (const Transfer& transfer : transfers) {
-            TORCH_CHECK(transfer.tensor.device() == device, "its tensors are on ", device, " and ",
+            TORCH_CHECK(transfer.tensor.defined() && transfers.front().tensor.defined(),
+                        "a tensor of it is undefined");
+            const torch::Device first = transfers.front().tensor.device();
+            TORCH_CHECK(transfer.tensor.device() == first, "its tensors are on ", first, " and ",
                         transfer.tensor.device());
-            TORCH_CHECK(transfer.tensor.is_contiguous(), "a tensor of it is not contiguous");
+            TORCH_CHECK(
+                transfer.tensor.layout() == torch::kStrided && transfer.tensor.is_contiguous(),
+                "a tensor of it is not contiguous");
+            TORCH_CHECK(transfer.tag >= 0, "tag ", transfer.tag, " is below 0");
             worker::require_other_rank(transfer.peer, group_.rank(), group_.world_size());
         }
         return nullptr;
@@ -36,6 +42,7 @@ Pending<void> P2PBatch::begin() {
     if (!checked) {
         return Pending<void>(checked);
     }
+    const torch::Device device = transfers.front().tensor.device();
     if (device.is_cpu() || group_.state_->at.is_gpu_shared) {
         std::vector<Pending<void>> begun;
         for (const Transfer& transfer : transfers) {
@@ -47,13 +54,18 @@ Pending<void> P2PBatch::begin() {
     }
     return group_.collective_async("a batch of transfers", [&] {
         worker::TimedGroup& group = *group_.state_->group;
-        return group.coalesced(device, [&] {
-            for (const Transfer& transfer : transfers) {
-                std::vector<torch::Tensor> tensors{transfer.tensor};
-                (void)(transfer.is_send ? group.send(tensors, transfer.peer, transfer.tag)
-                                        : group.recv(tensors, transfer.peer, transfer.tag));
-            }
-        });
+        try {
+            return group.coalesced(device, [&] {
+                for (const Transfer& transfer : transfers) {
+                    std::vector<torch::Tensor> tensors{transfer.tensor};
+                    (void)(transfer.is_send ? group.send(tensors, transfer.peer, transfer.tag)
+                                            : group.recv(tensors, transfer.peer, transfer.tag));
+                }
+            });
+        } catch (const c10::Error& failure) {
+            // The transfers before the refused one have begun.
+            C10_THROW_ERROR(DistBackendError, failure.what_without_backtrace());
+        }
     });
 }
 

@@ -14,7 +14,8 @@ namespace ddprun {
 
 /// An operation that has begun, and its result once somebody waits for it. Several may be pending
 /// at once; they may be waited for in any order, by the thread that uses their process group. One
-/// that nobody waits for goes on, and its result is unknown.
+/// that nobody waits for goes on, and its result is unknown; a transfer on CPUs then keeps its
+/// tensor until the group ends.
 template <typename T>
 class [[nodiscard]] Pending {
 public:
@@ -31,8 +32,9 @@ public:
     Pending& operator=(const Pending&) = delete;
     ~Pending() = default;
 
-    /// Waits for the end of the operation. An operation that is not done after `bound` is late, as
-    /// after its group's time-out. Later calls return the same at once.
+    /// Waits for the end of the operation. An operation on CPUs that is not done after `bound` is
+    /// late, as after its group's time-out. On GPUs a bound counts from the operation's beginning,
+    /// and the caller waits, too. Later calls return the same at once.
     Result<T> wait(Bound bound = {}) {
         if (!result_) {
             result_.emplace(wait_(bound));

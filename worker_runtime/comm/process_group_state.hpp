@@ -1,22 +1,38 @@
 #pragma once
 
+#include <ATen/core/grad_mode.h>
+
 #include <atomic>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
+#include <fmt/format.h>
 #include <torch/types.h>
 
 #include "base/result.hpp"
 #include "worker_runtime/comm/backends.hpp"
+#include "worker_runtime/comm/exception_text.hpp"
 #include "worker_runtime/comm/peer_watch.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 #include "worker_runtime/comm/timed_group.hpp"
 
 namespace ddprun {
+
+namespace worker {
+
+/// True for a failure of this rank's device or memory, say of a kernel that ran before: no argument
+/// is at fault, and the others wait for this rank.
+[[nodiscard]] bool is_device_failure(const std::exception& failure);
+
+/// Throws unless `other` is another rank of `world_size`.
+void require_other_rank(int other, int rank, int world_size);
+
+}  // namespace worker
 
 /// The common part of a group's copies, and of its operations that are pending. Used by one thread
 /// at a time, but for what `loss` and `watch` allow.
@@ -60,6 +76,28 @@ struct ProcessGroup::State {
     /// Breaks the group because of an exception: of this rank's device or memory, or of a peer.
     Error broken_by(const std::string& what, const std::exception& failure);
 
+    /// Computes the result of what the ranks have done together. A device that fails breaks the
+    /// group; any other exception is the caller's mistake.
+    template <typename Compute>
+    auto compute(const std::string& what, const Compute& compute) -> Result<decltype(compute())> {
+        try {
+            const torch::NoGradGuard no_grad;
+            if constexpr (std::is_void_v<decltype(compute())>) {
+                compute();
+                return {};
+            } else {
+                return compute();
+            }
+        } catch (const std::exception& failure) {
+            if (worker::is_device_failure(failure)) {
+                return broken_by(what, failure);
+            }
+            return Error{ErrorCode::InvalidArgument,
+                         fmt::format("{}: rank {} of {} cannot write the tensor: {}", what, at.rank,
+                                     at.world_size, worker::first_line(failure))};
+        }
+    }
+
     /// Expects connections to end: no rank closes a connection before all ranks have called this.
     void stand_down();
     void end();
@@ -71,16 +109,5 @@ private:
     void cut(const std::string& why) { cut(*gloo, *watch, why); }
     static void cut(c10d::Backend& gloo, worker::PeerWatch& watch, const std::string& why);
 };
-
-namespace worker {
-
-/// True for a failure of this rank's device or memory, say of a kernel that ran before: no argument
-/// is at fault, and the others wait for this rank.
-[[nodiscard]] bool is_device_failure(const std::exception& failure);
-
-/// Throws unless `other` is another rank of `world_size`.
-void require_other_rank(int other, int rank, int world_size);
-
-}  // namespace worker
 
 }  // namespace ddprun
