@@ -212,8 +212,7 @@ class LossesOnGpu(unittest.TestCase):
         for rank, pattern in enumerate(told):
             if pattern:
                 where, _ = self.require_lost(ranks, rank, pattern)
-                if place != "init":  # Its last operation is awaited by the first collective.
-                    self.assertEqual(where, place)
+                self.assertEqual(where, place)
             else:
                 self.assertTrue(ranks.is_over_within(rank, of_ranks.DEADLINE))
                 self.assertEqual(ranks.processes[rank].returncode, KILLED, ranks.text(rank))

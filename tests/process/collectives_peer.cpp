@@ -241,7 +241,7 @@ int abandon(Worker& worker, const Arguments& /*arguments*/) {
         must(group.all_reduce(sum));
         Tensor received = torch::zeros({3});
         must(P2PBatch(group)
-                 .send(torch::full({3}, round), other)
+                 .send(torch::full({3}, static_cast<float>(round)), other)
                  .recv(received, other)
                  .begin()
                  .wait());

@@ -149,8 +149,8 @@ FreePort::FreePort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))
     require_ok(::getsockname(socket_.get(), generic, &size) == 0, "getsockname");
     port_ = ntohs(address.sin_port);
     // The journal of a daemon that an earlier test killed: the next one there would go on with it.
-    std::filesystem::remove_all(fmt::format("/var/tmp/ddprun-{}/rendezvous-{}-{}", geteuid(),
-                                            "127.0.0.1", port_));
+    std::filesystem::remove_all("/var/tmp/ddprun-" + std::to_string(geteuid()) +
+                                "/rendezvous-127.0.0.1-" + std::to_string(port_));
 }
 
 std::string FreePort::endpoint() const {

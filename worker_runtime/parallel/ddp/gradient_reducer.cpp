@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <torch/nn/module.h>
@@ -27,6 +28,15 @@ void give_to_all(const ProcessGroup& group, const std::vector<torch::Tensor>& te
         torch::NoGradGuard no_grad;
         c10d::broadcast_coalesced(group.c10d(), tensors, kBroadcastBytes, giver);
     }
+}
+
+/// Waits for the device, and throws if a rank is lost: until then tensors that a collective writes
+/// may hold anything.
+void await_device(const ProcessGroup& group, const torch::Device& device) {
+    if (!device.is_cpu()) {
+        c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+    }
+    group.loss()->check();
 }
 
 /// Compares the parameters' shapes with the other ranks'. The other ranks' shapes may be anything
@@ -231,6 +241,7 @@ GradientReducer::GradientReducer(torch::nn::Module& network, ProcessGroup group,
     const std::vector<torch::Tensor> buffers = network.buffers();
     all.insert(all.end(), buffers.begin(), buffers.end());
     give_to_all(engine_->group, all);
+    await_device(engine_->group, parameters.front().device());
     if (options.broadcast_buffers) {
         engine_->buffers = buffers;
     }
