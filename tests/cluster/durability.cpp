@@ -110,12 +110,6 @@ struct HeadNodes {
     ddprun::UniqueFd watched;
 };
 
-/// The folder in which the daemon that a ddprun starts for `port` keeps its runs.
-std::string journal_of(const FreePort& port) {
-    return "/var/tmp/ddprun-" + std::to_string(::geteuid()) + "/rendezvous-127.0.0.1-" +
-           std::to_string(port.port());
-}
-
 /// One thread of a process that stands still, like one that a disk keeps waiting; the others go on.
 class HangingThread {
 public:
@@ -269,7 +263,7 @@ TEST_CASE("the head node's ddprun starts its daemon again, and it goes on") {
     }
     cluster.wait_all_gone();
     // All runs are over: nothing of them is kept.
-    CHECK_FALSE(std::filesystem::exists(journal_of(running.port)));
+    CHECK_FALSE(std::filesystem::exists(running.port.journal_folder()));
 }
 
 TEST_CASE(
@@ -282,7 +276,7 @@ TEST_CASE(
         node->wait_exit();
     }
     running.kill_daemon();
-    CHECK(std::filesystem::exists(journal_of(running.port) + "/journal.db"));
+    CHECK(std::filesystem::exists(running.port.journal_folder() + "/journal.db"));
     touch(running.go);
     std::vector<Process*> again;
     for (const char* name : {"a", "b"}) {
@@ -292,7 +286,7 @@ TEST_CASE(
         CHECK(node->wait_exit() == 0);
     }
     cluster.wait_all_gone();
-    CHECK_FALSE(std::filesystem::exists(journal_of(running.port)));
+    CHECK_FALSE(std::filesystem::exists(running.port.journal_folder()));
 }
 
 TEST_CASE("when the disk hangs the job runs on, says that it is not durable, and when it is") {

@@ -148,13 +148,16 @@ FreePort::FreePort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))
     ::setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     require_ok(::getsockname(socket_.get(), generic, &size) == 0, "getsockname");
     port_ = ntohs(address.sin_port);
-    // The journal of a daemon that an earlier test killed: the next one there would go on with it.
-    std::filesystem::remove_all("/var/tmp/ddprun-" + std::to_string(geteuid()) +
-                                "/rendezvous-127.0.0.1-" + std::to_string(port_));
+    std::filesystem::remove_all(journal_folder());
 }
 
 std::string FreePort::endpoint() const {
     return "127.0.0.1:" + std::to_string(port_);
+}
+
+std::string FreePort::journal_folder() const {
+    return "/var/tmp/ddprun-" + std::to_string(::geteuid()) + "/rendezvous-127.0.0.1-" +
+           std::to_string(port_);
 }
 
 // --------------------------------------------------------------------------------------- Process

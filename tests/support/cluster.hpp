@@ -61,6 +61,9 @@ public:
 
     [[nodiscard]] std::uint16_t port() const { return port_; }
     [[nodiscard]] std::string endpoint() const;
+    /// The folder in which the daemon that a ddprun starts at this port keeps its runs. At first
+    /// there is none: the daemon would go on with the runs of one that an earlier test has killed.
+    [[nodiscard]] std::string journal_folder() const;
 
 private:
     UniqueFd socket_;
