@@ -105,20 +105,30 @@ std::vector<pid_t> children_of(pid_t pid) {
     return children;
 }
 
+/// Whether this process has not exited and runs the program.
+bool trains(pid_t pid) {
+    std::error_code gone;
+    const std::filesystem::path exe =
+        std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid), gone);
+    return exe.filename() == "train_digits";
+}
+
 /// Living workers of a ddprun: grandchildren that run the program.
 std::vector<pid_t> workers_of(pid_t ddprun) {
     std::vector<pid_t> workers;
     for (const pid_t keeper : children_of(ddprun)) {
         for (const pid_t worker : children_of(keeper)) {
-            std::error_code gone;
-            const std::string program =
-                std::filesystem::read_symlink(fmt::format("/proc/{}/exe", worker), gone).string();
-            if (program.ends_with("/train_digits")) {
+            if (trains(worker)) {
                 workers.push_back(worker);
             }
         }
     }
     return workers;
+}
+
+/// Stops a worker, which cannot finish then; false if it has exited.
+bool stop(pid_t worker) {
+    return kill(worker, SIGSTOP) == 0 && trains(worker);
 }
 
 /// Lets so much time pass while all outputs are read.
@@ -146,6 +156,10 @@ bool kill_something(Job& job, Rng& rng) {
     }
     if (job.nodes.size() == 1) {
         return kill(one_of(workers, rng), SIGKILL) == 0;
+    }
+    // A node whose workers all finish before it dies needs no other in its place.
+    if (!stop(workers[0])) {
+        return false;
     }
     node->signal(SIGKILL);
     CHECK(node->wait_exit() == -SIGKILL);
