@@ -789,6 +789,51 @@ int tied(Worker& worker, const Arguments& /*arguments*/) {
     return worker.finish();
 }
 
+/// Gradients lie in their bucket, however they are cleared between the passes, and have the values
+/// of gradients that do not.
+int in_buckets(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    auto network = make_network(torch::kFloat64);
+    auto alone = make_network(torch::kFloat64);
+    ddprun::DistributedDataParallel model(network, group);
+    torch::optim::SGD optimizer(network->parameters(), torch::optim::SGDOptions(0.1));
+    const void* bucket = nullptr;
+    const std::vector<std::function<void()>> clearings = {
+        [&] { optimizer.zero_grad(); },
+        [&] { optimizer.zero_grad(/*set_to_none=*/false); },
+        [&] { network->zero_grad(); },
+        [&] { network->zero_grad(/*set_to_none=*/false); },
+    };
+    for (std::size_t step = 0; step <= clearings.size(); ++step) {
+        const Tensor inputs = inputs_of(static_cast<int>(step), worker.rank(), torch::kFloat64);
+        const auto pass = [&] {
+            loss_of(model.forward(inputs)).backward();
+            loss_of(alone->forward(inputs)).backward();
+        };
+        {
+            const auto guard = model.no_sync();
+            pass();
+        }
+        pass();
+        for (std::size_t i = 0; i < network->parameters().size(); ++i) {
+            const Tensor& gradient = network->parameters()[i].grad();
+            const void* storage = gradient.storage().data();
+            bucket = bucket == nullptr ? storage : bucket;
+            require(storage == bucket, fmt::format("gradient {} of step {} is a copy", i, step));
+            Tensor mean = alone->parameters()[i].grad().clone();
+            must(group.all_reduce(mean, Reduction::Mean));
+            require(torch::allclose(gradient, mean, 1e-12, 1e-14),
+                    fmt::format("gradient {} of step {}", i, step));
+        }
+        alone->zero_grad();
+        if (step < clearings.size()) {
+            clearings[step]();
+        }
+    }
+    say("right");
+    return worker.finish();
+}
+
 /// How many connections to other ranks are watched while others come and go.
 int other_sockets(Worker& worker, const Arguments& /*arguments*/) {
     Loopback loopback;
@@ -1141,6 +1186,7 @@ int main(int argc, char** argv) {
         {"stuck_engine", stuck_engine},
         {"subgroups", subgroups},
         {"tied", tied},
+        {"in_buckets", in_buckets},
         {"told", told},
         {"until_a_peer_dies", until_a_peer_dies},
         {"written_to_a_stopped_peer", written_to_a_stopped_peer},

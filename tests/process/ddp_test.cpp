@@ -236,6 +236,13 @@ TEST_CASE("a weight that a network has under two names gets the mean over the ra
     (void)peers.lines("^right$");
 }
 
+TEST_CASE("gradients lie in the buckets that travel, however they are cleared") {
+    Cluster cluster;
+    Peers peers = peers_of(cluster, GENERATE(1, 2, 3), {"in_buckets"});
+    peers.require_exits(0);
+    (void)peers.lines("^right$");
+}
+
 TEST_CASE("a program that nobody launched spawns its workers, and is told which one failed") {
     Cluster cluster;
     const std::string how = GENERATE("right", "throw", "kill", "code");

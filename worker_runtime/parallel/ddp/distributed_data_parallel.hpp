@@ -16,7 +16,9 @@ namespace ddprun {
 
 /// Trains `Network` (a torch::nn::Module with a forward) on all ranks of a group at once: each rank
 /// works on its own share of the batch, and after backward every rank has the mean of all ranks'
-/// gradients. It starts with rank 0's parameters and buffers everywhere.
+/// gradients. It starts with rank 0's parameters and buffers everywhere. The gradients lie in the
+/// buckets that travel (Python's gradient_as_bucket_view=True): whoever keeps one clones it, as the
+/// next backward writes over it.
 ///
 ///     ddprun::DistributedDataParallel model(network, group);
 ///     loss_of(model.forward(images), labels).backward();

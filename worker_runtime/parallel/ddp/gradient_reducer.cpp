@@ -1,5 +1,7 @@
 #include "worker_runtime/parallel/ddp/gradient_reducer.hpp"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -246,13 +248,16 @@ GradientReducer::GradientReducer(torch::nn::Module& network, ProcessGroup group,
         engine_->buffers = buffers;
     }
     const std::vector<bool> is_sparse(parameters.size(), false);
+    // Autograd refuses detach_() on a view that it knows of, and torch::optim's zero_grad() calls
+    // it on every gradient.
+    const at::AutoDispatchBelowADInplaceOrView without_views;
     const std::vector<std::vector<std::size_t>> buckets = lay_out(parameters, options);
     engine_->parameters = parameters;
     engine_->pass->divisor = engine_->group.world_size();
     engine_->reducer = std::make_unique<FixedReducer>(
         parameters, buckets, engine_->group.c10d(), is_sparse,
         static_cast<std::int64_t>(options.bucket_bytes), options.find_unused_parameters,
-        /*gradient_as_bucket_view=*/false, std::move(names),
+        /*gradient_as_bucket_view=*/true, std::move(names),
         static_cast<std::int64_t>(options.first_bucket_bytes),
         /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
         std::vector<std::int64_t>{});
