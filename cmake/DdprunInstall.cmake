@@ -50,7 +50,8 @@ if(DDPRUN_HAS_LIBTORCH)
     list(APPEND headers
         base/runtime_limits.hpp worker_runtime/comm/background_saves.hpp
         worker_runtime/comm/pending.hpp worker_runtime/comm/stop_ballot.hpp
-        worker_runtime/nn/output_tensors.hpp worker_runtime/parallel/ddp/gradient_reducer.hpp
+        worker_runtime/nn/output_tensors.hpp worker_runtime/nn/without_repeats.hpp
+        worker_runtime/parallel/ddp/gradient_reducer.hpp
         worker_runtime/state/state_tensors.hpp worker_runtime/state/stored_state.hpp)
     include(DdprunMovedHeaders)
     install(DIRECTORY "${DDPRUN_MOVED_HEADERS}/worker_runtime"

@@ -23,6 +23,8 @@ usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD | --on-terminal] [--
        scripts/bench.sh resume [--runs N] [--mebibytes N] [--folder DIR]
        scripts/bench.sh checkpoint [--runs N] [--mebibytes N]... [--ranks N]... [--folder DIR]
                         [--only save|async|hidden|load|memory]...
+       scripts/bench.sh sharded [--runs N] [--mebibytes N] [--steps N] [--ranks N]...
+                        [--only ddp|zero1]...
        scripts/bench.sh scale [--nodes N]... [--only job|failure|journal|adoption]...
 
 launch   starting 8 workers, memory and wake-ups beside them, restart after a crash on one node and
@@ -69,6 +71,10 @@ checkpoint
          on one node, and on two with a copy on the other one, in clear and through TLS: the same
          saves and loads through memory and through the disk in turn. --folder must be on a disk; by
          default it is below build/bench. Writes build/bench/checkpoint.json.
+sharded  DistributedDataParallel and ShardedOptimizer beside PyTorch's DistributedDataParallel and
+         ZeroRedundancyOptimizer in turn, on 2 and 4 ranks: samples a second and memory of a rank.
+         Ends with an error if the losses differ by more than 1e-6. Writes
+         build/bench/sharded.json.
 scale    what a daemon decides, without its sockets: processor time for each join, beat, loss, stop,
          end and return of 100, 1,000 and 10,000 made-up nodes of 8 ranks, with messages opened and
          sealed and records encoded; the longest turn of its thread. Writes build/bench/scale.json.
@@ -82,13 +88,14 @@ TEXT
 bench=launch
 case "${1:-launch}" in
     --help | -h) usage; exit 0 ;;
-    launch | runtime | control-plane | store | srun | warm | resume | checkpoint | scale)
+    launch | runtime | control-plane | store | srun | warm | resume | checkpoint | sharded | scale)
         [ $# -eq 0 ] || { bench=$1; shift; }
         ;;
     -*) ;;
     *)
-        printf 'bench: no benchmark %s; there are: %s\n' "$1" \
-            "launch, runtime, control-plane, store, srun, warm, resume, checkpoint, scale" >&2
+        printf 'bench: no benchmark %s; there are: %s %s\n' "$1" \
+            "launch, runtime, control-plane, store, srun, warm, resume, checkpoint," \
+            "sharded, scale" >&2
         exit 2
         ;;
 esac
@@ -102,12 +109,12 @@ case "$bench" in
     srun) programs+=(stamp_worker) ;;
     resume) programs=(ddprun ddprun-keeper ddprun-readahead) ;;
     scale) programs=(daemon_scale) ;;
-    runtime | warm | checkpoint)
-        if [ "$bench" = checkpoint ]; then
-            programs+=(checkpoint_rank memory_rank ddprun-memory)
-        else
-            programs+=(train_digits)
-        fi
+    runtime | warm | checkpoint | sharded)
+        case "$bench" in
+            checkpoint) programs+=(checkpoint_rank memory_rank ddprun-memory) ;;
+            sharded) programs=(sharded_rank) ;;
+            *) programs+=(train_digits) ;;
+        esac
         [ -x .venv/bin/python ] || {
             printf 'bench: no .venv/bin/python: run scripts/setup.sh, which installs PyTorch\n' >&2
             exit 1

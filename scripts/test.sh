@@ -199,6 +199,8 @@ if [ "$is_full" = yes ]; then
         suite "the C++ runtime, 100,000 steps, 1,000 deaths" release -R runtime_process
     DDPRUN_COLLECTIVE_KILLS=72 \
         suite "1,000 kills while collectives are pending" release -R collectives_process
+    DDPRUN_ZERO_KILLS=50 \
+        suite "a training with a sharded optimizer, killed 50 times" release -R zero_process
     suite "large libraries in Python, each run on a terminal, jobs of Slurm and mpirun, NFS, \
 a C++ training with the installed runtime" release -L full
     for version in 2.11 2.15; do

@@ -21,5 +21,6 @@
 #include "worker_runtime/optim/gradient_scaler.hpp"                   // IWYU pragma: export
 #include "worker_runtime/optim/learning_rate.hpp"                     // IWYU pragma: export
 #include "worker_runtime/parallel/ddp/distributed_data_parallel.hpp"  // IWYU pragma: export
+#include "worker_runtime/parallel/zero/sharded_optimizer.hpp"         // IWYU pragma: export
 #include "worker_runtime/state/checkpoints.hpp"                       // IWYU pragma: export
 #include "worker_runtime/state/training_state.hpp"                    // IWYU pragma: export

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "worker_runtime/optim/without_repeats.hpp"
+#include "worker_runtime/nn/without_repeats.hpp"
 
 namespace ddprun {
 

@@ -11,7 +11,7 @@
 
 #include <torch/utils.h>
 
-#include "worker_runtime/optim/without_repeats.hpp"
+#include "worker_runtime/nn/without_repeats.hpp"
 
 namespace ddprun {
 

@@ -8,7 +8,7 @@
 
 #include <torch/utils.h>
 
-#include "worker_runtime/optim/without_repeats.hpp"
+#include "worker_runtime/nn/without_repeats.hpp"
 #include "worker_runtime/state/training_state.hpp"
 
 namespace ddprun {

@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <torch/optim.h>
 
+#include "worker_runtime/parallel/zero/sharded_optimizer.hpp"
+
 namespace ddprun::worker {
 
 namespace {
@@ -43,10 +45,16 @@ void for_each_field(State& state, Visit visit) {
     }
 }
 
+/// The optimizer that has the state on this rank.
+Optimizer& local(Optimizer& optimizer) {
+    auto* const sharded = dynamic_cast<ShardedOptimizerBase*>(&optimizer);
+    return sharded == nullptr ? optimizer : sharded->local();
+}
+
 /// Calls `use` with a null pointer of the state type of the optimizer.
 template <typename Use>
 Result<void> with_state_type(const NamedOptimizer& named, Use use) {
-    Optimizer& optimizer = named.optimizer;
+    Optimizer& optimizer = local(named.optimizer);
     if (dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr) {
         return use(static_cast<AdamParamState*>(nullptr));
     }
@@ -70,8 +78,26 @@ Result<void> with_state_type(const NamedOptimizer& named, Use use) {
 
 struct NamedParameter {
     std::string name;
-    torch::Tensor tensor;
+    torch::Tensor whole;
+    torch::Tensor stepped;         ///< by this rank: `whole`, or a part of it, flat
+    std::optional<Layout> layout;  ///< of the part
+
+    /// The key of its state.
+    [[nodiscard]] void* key() const { return stepped.unsafeGetTensorImpl(); }
 };
+
+NamedParameter parameter_of(const Optimizer& optimizer, const std::string& name,
+                            const torch::Tensor& whole) {
+    const auto* const sharded = dynamic_cast<const ShardedOptimizerBase*>(&optimizer);
+    if (sharded == nullptr) {
+        return {.name = name, .whole = whole, .stepped = whole, .layout = std::nullopt};
+    }
+    const ShardedOptimizerBase::Slice& slice = sharded->slice_of(whole);
+    return {.name = name,
+            .whole = whole,
+            .stepped = slice.elements,
+            .layout = Layout{.global_shape = {whole.numel()}, .offsets = {slice.first}}};
+}
 
 /// The parameters of all groups.
 Result<std::vector<NamedParameter>> parameters_of(const NamedOptimizer& named,
@@ -86,7 +112,7 @@ Result<std::vector<NamedParameter>> parameters_of(const NamedOptimizer& named,
                                          "a network in the TrainingState; add the network",
                                          named.name, c10::str(tensor.sizes()))};
             }
-            found.push_back({name->second, tensor});
+            found.push_back(parameter_of(named.optimizer, name->second, tensor));
         }
     }
     return found;
@@ -101,10 +127,34 @@ std::string field_name(const NamedOptimizer& named, const NamedParameter& parame
     return fmt::format("{}.{}.{}", named.name, parameter.name, field);
 }
 
+/// Copies the elements of a flat tensor from `first` on, as many as `target` has. `stored` may have
+/// them in another shape.
+void copy_elements(const StoredState::Tensor& stored, std::int64_t first, torch::Tensor target) {
+    const std::int64_t count = target.numel();
+    if (count == 0) {
+        return;
+    }
+    if (stored.shape.size() == 1) {
+        stored.copy_into(target, {first});
+        return;
+    }
+    // The rows that have them; a tensor without dimensions is one row.
+    std::vector<std::int64_t> rows = stored.shape;
+    const std::int64_t in_row = rows.empty() ? 1 : c10::multiply_integers(rows) / rows.front();
+    std::vector<std::int64_t> offsets(rows.size(), 0);
+    if (!rows.empty()) {
+        offsets.front() = first / in_row;
+        rows.front() = (first + count + in_row - 1) / in_row - offsets.front();
+    }
+    const torch::Tensor around = torch::empty(rows, stored.type);
+    stored.copy_into(around, offsets);
+    target.copy_(around.flatten().narrow(0, first % in_row, count));
+}
+
 /// A copy of what the file holds for one field; an error text if it does not fit `parameter`.
 template <typename Field>
 std::optional<std::string> read_field(const StoredState::Tensor& stored,
-                                      const torch::Tensor& parameter, Field& field) {
+                                      const NamedParameter& parameter, Field& field) {
     if constexpr (std::is_same_v<Field, std::int64_t>) {
         if (!stored.shape.empty() || stored.type != torch::kInt64) {
             return fmt::format("is {} {}, one int64 is wanted", c10::str(stored.type),
@@ -112,13 +162,22 @@ std::optional<std::string> read_field(const StoredState::Tensor& stored,
         }
         field = stored.whole().item<std::int64_t>();
     } else {
-        if (parameter.sizes() != stored.shape) {
+        const torch::IntArrayRef wanted = parameter.whole.sizes();
+        const std::vector<std::int64_t> flat{parameter.whole.numel()};
+        if (wanted != stored.shape && flat != stored.shape) {
             return fmt::format("has shape {}, its parameter has {}", c10::str(stored.shape),
-                               c10::str(parameter.sizes()));
+                               c10::str(wanted));
         }
         const torch::NoGradGuard no_grad;
-        field = torch::empty_like(parameter, parameter.options().dtype(stored.type));
-        stored.copy_into(field, std::vector<std::int64_t>(stored.shape.size(), 0));
+        const torch::Tensor& stepped = parameter.stepped;
+        field = torch::empty_like(stepped, stepped.options().dtype(stored.type));
+        if (parameter.layout) {
+            copy_elements(stored, parameter.layout->offsets.front(), field);
+        } else if (wanted == stored.shape) {
+            stored.copy_into(field, std::vector<std::int64_t>(stored.shape.size(), 0));
+        } else {
+            field.copy_(stored.whole().view(wanted));
+        }
     }
     return std::nullopt;
 }
@@ -139,8 +198,7 @@ Result<void> plan_parameter(const NamedOptimizer& named, const NamedParameter& p
         }
         is_known = true;
         used.insert(name);
-        const std::optional<std::string> flaw =
-            read_field(*stored->second, parameter.tensor, field);
+        const std::optional<std::string> flaw = read_field(*stored->second, parameter, field);
         if (flaw && !error) {
             error = Error{ErrorCode::BadMessage, name + " " + *flaw};
         }
@@ -148,15 +206,20 @@ Result<void> plan_parameter(const NamedOptimizer& named, const NamedParameter& p
     if (error) {
         return *error;
     }
-    void* const key = parameter.tensor.unsafeGetTensorImpl();
-    commits.emplace_back([&optimizer = named.optimizer, key, state, is_known] {
-        if (is_known) {
-            optimizer.state()[key] = std::make_unique<State>(*state);
-        } else {
-            optimizer.state().erase(key);
-        }
-    });
+    commits.emplace_back(
+        [&optimizer = local(named.optimizer), key = parameter.key(), state, is_known] {
+            if (is_known) {
+                optimizer.state()[key] = std::make_unique<State>(*state);
+            } else {
+                optimizer.state().erase(key);
+            }
+        });
     return {};
+}
+
+/// `field` as state of `parameter`.
+StateTensor state_of(const NamedParameter& parameter, const torch::Tensor& field) {
+    return {.tensor = field, .changes_in_steps_only = true, .layout = parameter.layout};
 }
 
 /// The fields, of a parameter's shape, that the first step makes under the options of a group. The
@@ -191,45 +254,51 @@ std::vector<const char*> fields_of_first_step(const torch::optim::OptimizerOptio
 }  // namespace
 
 void expect_optimizer(const NamedOptimizer& named, const ParameterNames& names,
-                      std::map<std::string, torch::Tensor>& tensors) {
+                      StateTensors& tensors) {
     for (const auto& group : named.optimizer.param_groups()) {
         for (const torch::Tensor& tensor : group.params()) {
             const auto name = names.find(tensor.unsafeGetTensorImpl());
             if (name == names.end() || !tensor.requires_grad()) {
                 continue;
             }
+            const NamedParameter parameter = parameter_of(named.optimizer, name->second, tensor);
             for (const char* const field : fields_of_first_step(group.options())) {
-                tensors.emplace(field_name(named, {name->second, tensor}, field), tensor.detach());
+                tensors.emplace(field_name(named, parameter, field),
+                                state_of(parameter, parameter.stepped.detach()));
             }
         }
     }
 }
 
 Result<void> collect_optimizer(const NamedOptimizer& named, const ParameterNames& names,
-                               std::map<std::string, torch::Tensor>& tensors) {
+                               StateTensors& tensors) {
     Result<std::vector<NamedParameter>> parameters = parameters_of(named, names);
     if (!parameters) {
         return parameters.error();
     }
     Optimizer& optimizer = named.optimizer;
     for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
-        tensors[learning_rate_name(named, i)] =
-            torch::scalar_tensor(optimizer.param_groups()[i].options().get_lr(), torch::kFloat64);
+        tensors[learning_rate_name(named, i)] = {
+            .tensor = torch::scalar_tensor(optimizer.param_groups()[i].options().get_lr(),
+                                           torch::kFloat64),
+            .changes_in_steps_only = true};
     }
+    const auto& states = local(optimizer).state();
     return with_state_type(named, [&](auto* type) -> Result<void> {
         using State = std::remove_pointer_t<decltype(type)>;
         for (const NamedParameter& parameter : *parameters) {
-            const auto entry = optimizer.state().find(parameter.tensor.unsafeGetTensorImpl());
-            if (entry == optimizer.state().end()) {
+            const auto entry = states.find(parameter.key());
+            if (entry == states.end()) {
                 continue;
             }
             for_each_field(
                 static_cast<State&>(*entry->second), [&](const char* which, auto& field) {
                     const std::string full_name = field_name(named, parameter, which);
                     if constexpr (std::is_same_v<std::decay_t<decltype(field)>, std::int64_t>) {
-                        tensors[full_name] = torch::scalar_tensor(field, torch::kInt64);
+                        tensors[full_name] = {.tensor = torch::scalar_tensor(field, torch::kInt64),
+                                              .changes_in_steps_only = true};
                     } else if (field.defined()) {
-                        tensors[full_name] = field;
+                        tensors[full_name] = state_of(parameter, field);
                     }
                 });
         }

@@ -10,11 +10,13 @@
 #include <torch/types.h>
 
 #include "base/result.hpp"
+#include "worker_runtime/state/state_tensors.hpp"
 #include "worker_runtime/state/stored_state.hpp"
 
 /// The state of LibTorch's optimizers, as named tensors: `<optimizer>.<parameter>.<field>`, with
 /// step counts as int64 scalars, and the learning rate of each group as `<optimizer>.lr.<group>`, a
-/// float64 scalar. For Adam, AdamW, SGD, RMSprop and Adagrad.
+/// float64 scalar. For Adam, AdamW, SGD, RMSprop and Adagrad, and for a ShardedOptimizer of them: a
+/// field of it is flat, [elements of the parameter], and each rank has a part.
 namespace ddprun::worker {
 
 /// By TensorImpl.
@@ -28,16 +30,16 @@ struct NamedOptimizer {
 /// Adds the state of an optimizer to `tensors`; the tensors are not copied. InvalidArgument for
 /// another kind of optimizer, or one with a parameter that `names` does not have.
 [[nodiscard]] Result<void> collect_optimizer(const NamedOptimizer& named,
-                                             const ParameterNames& names,
-                                             std::map<std::string, torch::Tensor>& tensors);
+                                             const ParameterNames& names, StateTensors& tensors);
 
 /// Adds what the first step of an optimizer will make, as far as `tensors` lacks it, for names and
 /// sizes alone: the parameter stands for each tensor of its shape.
 void expect_optimizer(const NamedOptimizer& named, const ParameterNames& names,
-                      std::map<std::string, torch::Tensor>& tensors);
+                      StateTensors& tensors);
 
 /// Compares what `tensors` holds for an optimizer with its parameters and adds to `commits` what
-/// puts it back, and to `used` the names it takes. Changes nothing itself. A parameter whose name
+/// puts it back, and to `used` the names it takes. Changes nothing itself. A field may be stored
+/// flat or in its parameter's shape, whichever it is here. A parameter whose name
 /// is in `without` keeps its state: the checkpoint lacks the parameter. Any other one without
 /// stored state had none when it was saved, and loses what it has.
 [[nodiscard]] Result<void> plan_optimizer(const NamedOptimizer& named, const ParameterNames& names,

@@ -272,19 +272,15 @@ Result<worker::CollectedState> TrainingState::collect_tensors(const ProcessGroup
         state.others[name] = {.tensor = *shard.tensor, .layout = shard.layout};
     }
     const worker::ParameterNames names = parameter_names();
-    std::map<std::string, torch::Tensor> optimizer_tensors;
     for (const auto& [name, optimizer] : optimizers_) {
         if (const Result<void> collected =
-                worker::collect_optimizer({name, *optimizer}, names, optimizer_tensors);
+                worker::collect_optimizer({name, *optimizer}, names, state.others);
             !collected) {
             return collected.error();
         }
         if (is_expected) {
-            worker::expect_optimizer({name, *optimizer}, names, optimizer_tensors);
+            worker::expect_optimizer({name, *optimizer}, names, state.others);
         }
-    }
-    for (const auto& [name, tensor] : optimizer_tensors) {
-        state.others[name] = {.tensor = tensor, .changes_in_steps_only = true};
     }
     for (const auto& [name, tensor] : sums_) {
         state.sums[name] = {.tensor = tensor->detach()};

@@ -1,0 +1,335 @@
+// One rank of the tests of sharded optimizers: `zero_peer SCENARIO [arguments]`.
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include <c10/util/Type.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "tests/support/rank.hpp"
+#include "worker_runtime/comm/exception_text.hpp"
+#include "worker_runtime/worker.hpp"
+
+namespace {
+
+using ddprun::DistributedDataParallel;
+using ddprun::ProcessGroup;
+using ddprun::ShardedOptimizer;
+using ddprun::ShardedOptimizerOptions;
+using ddprun::Worker;
+using ddprun::test::Arguments;
+using ddprun::test::must;
+using ddprun::test::require;
+using ddprun::test::say;
+using torch::Tensor;
+using torch::optim::Optimizer;
+using torch::optim::OptimizerParamGroup;
+
+/// Layers of odd sizes, one without a gradient, and one weight under two names.
+struct Network : torch::nn::Module {
+    explicit Network(torch::ScalarType type) {
+        torch::manual_seed(7);
+        images = register_module("images",
+                                 torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 5, 3).padding(1)));
+        first = register_module("first", torch::nn::Linear(5 * 4 * 4, 13));
+        second = register_module("second", torch::nn::Linear(13, 13));
+        last = register_module("last", torch::nn::Linear(13, 3));
+        unused = register_module("unused", torch::nn::Linear(3, 7));
+        tied = register_parameter("tied", second->weight);
+        to(type);
+    }
+    Tensor forward(const Tensor& input) {
+        Tensor hidden = torch::tanh(first(torch::tanh(images(input)).flatten(1)));
+        hidden = torch::tanh(second(hidden)) + torch::nn::functional::linear(hidden, tied);
+        return last(hidden);
+    }
+    torch::nn::Conv2d images{nullptr};
+    torch::nn::Linear first{nullptr}, second{nullptr}, last{nullptr}, unused{nullptr};
+    Tensor tied;
+};
+
+/// The weights, with a learning rate of their own, and the rest.
+template <typename Options>
+std::vector<OptimizerParamGroup> groups_of(const Network& network, const Options& options) {
+    std::vector<Tensor> weights;
+    std::vector<Tensor> rest;
+    for (const auto& parameter : network.named_parameters()) {
+        if (parameter.key() != "tied") {
+            (parameter.value().dim() > 1 ? weights : rest).push_back(parameter.value());
+        }
+    }
+    Options of_weights(options);
+    of_weights.lr(options.lr() * 3);
+    std::vector<OptimizerParamGroup> groups;
+    groups.emplace_back(std::move(weights), std::make_unique<Options>(of_weights));
+    groups.emplace_back(std::move(rest));
+    return groups;
+}
+
+template <typename State>
+std::int64_t elements_in(const State& state) {
+    std::int64_t count = 0;
+    if constexpr (requires { state.exp_avg_sq(); }) {
+        count = state.exp_avg_sq().numel();
+    } else if constexpr (requires { state.square_avg(); }) {
+        count = state.square_avg().numel();
+    } else if constexpr (requires { state.sum(); }) {
+        count = state.sum().numel();
+    } else {
+        count = state.momentum_buffer().numel();
+    }
+    return count;
+}
+
+/// Two networks that are trained alike, one with `Kind` and one with a sharded one.
+template <typename Kind, typename Options>
+class Pair {
+public:
+    Pair(ProcessGroup& group, const Options& options, torch::ScalarType type,
+         std::size_t bucket_bytes)
+        : group_(group),
+          type_(type),
+          whole(std::make_shared<Network>(type)),
+          sharded(std::make_shared<Network>(type)),
+          whole_model_(whole, group, with_unused()),
+          sharded_model_(sharded, group, with_unused()),
+          whole_scaler_(group),
+          sharded_scaler_(group),
+          whole_optimizer(groups_of(*whole, options), options),
+          sharded_optimizer(*sharded, group, groups_of(*sharded, options), options,
+                            {.bucket_bytes = bucket_bytes}) {}
+
+    /// The parameters of both are the same after each step.
+    void train(int first, int last) {
+        for (int step = first; step < last; ++step) {
+            torch::manual_seed(100 * step + group_.rank());
+            const Tensor inputs = torch::randn({4, 3, 4, 4}, torch::kFloat64).to(type_);
+            train(whole_model_, whole_optimizer, whole_scaler_, inputs, step);
+            train(sharded_model_, sharded_optimizer, sharded_scaler_, inputs, step);
+            check(fmt::format("after step {}", step));
+        }
+    }
+
+    void check(const std::string& when) {
+        const auto seen = sharded->named_parameters();
+        for (const auto& parameter : whole->named_parameters()) {
+            require(torch::equal(seen[parameter.key()], parameter.value()),
+                    fmt::format("{} in {}: {} differs {}", c10::demangle(typeid(Kind).name()),
+                                c10::toString(type_), parameter.key(), when));
+        }
+    }
+
+private:
+    static ddprun::DistributedDataParallelOptions with_unused() {
+        ddprun::DistributedDataParallelOptions options;
+        options.find_unused_parameters = true;
+        return options;
+    }
+
+    static void train(DistributedDataParallel<Network>& model, Optimizer& optimizer,
+                      ddprun::GradientScaler& scaler, const Tensor& inputs, int step) {
+        optimizer.zero_grad(step % 2 == 0);
+        scaler.scale(model.forward(inputs).pow(2).mean()).backward();
+        must(scaler.unscale(optimizer));
+        for (OptimizerParamGroup& one : optimizer.param_groups()) {
+            one.options().set_lr(one.options().get_lr() * 0.9);
+        }
+        (void)torch::nn::utils::clip_grad_norm_(optimizer.param_groups()[0].params(), 0.7);
+        require(must(scaler.step(optimizer)), "a step was left out");
+        must(scaler.update());
+    }
+
+    ProcessGroup group_;
+    torch::ScalarType type_;
+
+public:
+    std::shared_ptr<Network> whole;
+    std::shared_ptr<Network> sharded;
+
+private:
+    DistributedDataParallel<Network> whole_model_;
+    DistributedDataParallel<Network> sharded_model_;
+    ddprun::GradientScaler whole_scaler_;
+    ddprun::GradientScaler sharded_scaler_;
+
+public:
+    Kind whole_optimizer;
+    ShardedOptimizer<Kind> sharded_optimizer;
+};
+
+/// Trains with `Kind` and with a sharded one.
+template <typename Kind, typename State, typename Options>
+void check_kind(ProcessGroup& group, const std::string& kind, const Options& options,
+                torch::ScalarType type, std::size_t bucket_bytes) {
+    Pair<Kind, Options> pair(group, options, type, bucket_bytes);
+    pair.train(0, 5);
+    require(pair.sharded->unused->weight.grad().defined() ==
+                pair.whole->unused->weight.grad().defined(),
+            "the gradient of an unused parameter");
+    std::int64_t mine = 0;
+    std::int64_t all = 0;
+    for (const auto& [key, state] : pair.sharded_optimizer.local().state()) {
+        mine += elements_in(static_cast<const State&>(*state));
+    }
+    for (const auto& [key, state] : pair.whole_optimizer.state()) {
+        all += elements_in(static_cast<const State&>(*state));
+    }
+    Tensor sum = torch::tensor({mine}, torch::kInt64);
+    must(group.all_reduce(sum));
+    require(sum.item<std::int64_t>() == all, fmt::format("{}: states of {} elements, not of {}",
+                                                         kind, sum.item<std::int64_t>(), all));
+    require(group.world_size() == 1 || mine < all, kind + ": a rank has the whole state");
+}
+
+int equal(Worker& worker, const Arguments& /*arguments*/) {
+    using namespace torch::optim;
+    ProcessGroup group = must(worker.process_group());
+    for (const torch::ScalarType type : {torch::kFloat64, torch::kFloat32}) {
+        for (const std::size_t bucket_bytes : {std::size_t{1} << 20, std::size_t{1000}}) {
+            const auto check = [&]<typename Kind, typename State>(const std::string& kind,
+                                                                  const auto& options) {
+                check_kind<Kind, State>(group, kind, options, type, bucket_bytes);
+            };
+            check.operator()<Adam, AdamParamState>("Adam", AdamOptions(0.01).amsgrad(true));
+            check.operator()<AdamW, AdamWParamState>("AdamW", AdamWOptions(0.01));
+            check.operator()<ddprun::FusedAdamW, AdamWParamState>("FusedAdamW", AdamWOptions(0.01));
+            check.operator()<SGD, SGDParamState>("SGD", SGDOptions(0.1).momentum(0.9));
+            check.operator()<ddprun::FusedSGD, SGDParamState>("FusedSGD",
+                                                              SGDOptions(0.1).momentum(0.9));
+            check.operator()<RMSprop, RMSpropParamState>("RMSprop", RMSpropOptions(0.01));
+            check.operator()<Adagrad, AdagradParamState>("Adagrad", AdagradOptions(0.01));
+        }
+    }
+    say("equal");
+    return worker.finish();
+}
+
+using AdamWPair = Pair<ddprun::FusedAdamW, torch::optim::AdamWOptions>;
+
+/// The state of both; `is_swapped`: each has the other's names.
+void add_to(ddprun::TrainingState& state, AdamWPair& pair, bool is_swapped) {
+    Optimizer* first = &pair.whole_optimizer;
+    Optimizer* second = &pair.sharded_optimizer;
+    if (is_swapped) {
+        std::swap(first, second);
+    }
+    state.add_model("first", is_swapped ? pair.sharded : pair.whole);
+    state.add_model("second", is_swapped ? pair.whole : pair.sharded);
+    state.add_optimizer("of_first", *first);
+    state.add_optimizer("of_second", *second);
+}
+
+/// save DIR, resume DIR, swap DIR: a checkpoint of a pair, after 3 steps, gives each optimizer its
+/// state in a world of any size, as does one in which the two have changed places.
+int across_worlds(Worker& worker, const std::string& what, const Arguments& arguments) {
+    ProcessGroup group = must(worker.process_group());
+    for (const torch::ScalarType type : {torch::kFloat64, torch::kFloat32}) {
+        AdamWPair pair(group, torch::optim::AdamWOptions(0.01), type, 1000);
+        ddprun::TrainingState state;
+        add_to(state, pair, what == "swap");
+        ddprun::Checkpoints checkpoints(fmt::format("{}/{}", arguments.at(0), c10::toString(type)),
+                                        worker, group);
+        if (what == "save") {
+            pair.train(0, 3);
+            must(checkpoints.save(3, state));
+        } else {
+            require(must(checkpoints.resume(state)) == 3, "another step");
+            pair.check("after the resume");
+        }
+        pair.train(3, 6);
+    }
+    say("equal");
+    return worker.finish();
+}
+
+/// train DIR: 20 steps, with a save beside each.
+int train(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = must(worker.process_group());
+    AdamWPair pair(group, torch::optim::AdamWOptions(0.01), torch::kFloat32, 1000);
+    ddprun::TrainingState state;
+    add_to(state, pair, /*is_swapped=*/false);
+    ddprun::Checkpoints checkpoints(arguments.at(0), worker, group);
+    const std::optional<std::int64_t> resumed = must(checkpoints.resume(state));
+    if (resumed) {
+        say(fmt::format("resumed {}", *resumed));
+    }
+    for (int step = static_cast<int>(resumed.value_or(0)); step < 20; ++step) {
+        pair.train(step, step + 1);
+        must(checkpoints.save_async(step + 1, state));
+        say(fmt::format("step {}", step));
+    }
+    must(checkpoints.wait());
+    std::vector<Tensor> parameters;
+    for (const Tensor& parameter : pair.sharded->parameters()) {
+        parameters.push_back(parameter.flatten());
+    }
+    say(fmt::format(
+        "parameters {}",
+        torch::hash_tensor(torch::cat(parameters)).view(torch::kInt64).item<std::int64_t>()));
+    return worker.finish();
+}
+
+/// Parameters that cannot be sharded are refused when it is built, on all ranks.
+int refuse(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    const torch::optim::SGDOptions options(0.1);
+    const auto tell = [&](const torch::nn::Module& network, const std::vector<Tensor>& parameters) {
+        try {
+            ShardedOptimizer<torch::optim::SGD> optimizer(
+                network, group, {OptimizerParamGroup(parameters)}, options);
+        } catch (const std::exception& failure) {
+            say("refused: " + ddprun::worker::first_line(failure));
+            return;
+        }
+        ddprun::test::wrong("a mistake is taken");
+    };
+    Network network(torch::kFloat32);
+    network.images->weight.set_data(
+        network.images->weight.detach().contiguous(torch::MemoryFormat::ChannelsLast));
+    tell(network, {torch::zeros({5})});
+    tell(network, {network.tied, network.second->weight});
+    tell(network, {});
+    tell(network, {network.images->weight});
+    network.first->weight.set_data(torch::zeros({13, 1}).expand({13, 80}));
+    tell(network, {network.first->weight});
+    // A mistake of one rank, and parameters that differ.
+    tell(network,
+         worker.rank() == 1 ? std::vector{torch::zeros({5})} : std::vector{network.last->weight});
+    tell(network, {worker.rank() == 1 ? network.last->weight : network.last->bias});
+    ShardedOptimizer<torch::optim::SGD> optimizer(network, group, {{network.last->parameters()}},
+                                                  options);
+    optimizer.add_param_group({{network.unused->weight}});
+    try {
+        optimizer.step();
+        ddprun::test::wrong("a group is added");
+    } catch (const std::exception& failure) {
+        say("refused: " + ddprun::worker::first_line(failure));
+    }
+    return worker.finish();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
+        {"equal", equal}, {"refuse", refuse}, {"train", train}};
+    for (const std::string what : {"save", "resume", "swap"}) {
+        scenarios.emplace(what, [what](Worker& worker, const Arguments& arguments) {
+            return across_worlds(worker, what, arguments);
+        });
+    }
+    require(argc > 1 && scenarios.contains(argv[1]), "usage: zero_peer SCENARIO …");
+    torch::set_num_threads(1);
+    return ddprun::run(argc, argv, [&](Worker& worker) {
+        return scenarios.at(argv[1])(worker, Arguments(argv + 2, argv + argc));
+    });
+}

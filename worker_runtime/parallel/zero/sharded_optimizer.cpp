@@ -1,0 +1,213 @@
+#include "worker_runtime/parallel/zero/sharded_optimizer.hpp"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <c10/util/hash.h>
+#include <fmt/format.h>
+
+#include "worker_runtime/comm/background_saves.hpp"
+#include "worker_runtime/comm/votes.hpp"
+
+namespace ddprun::worker {
+
+namespace {
+
+using torch::optim::OptimizerParamGroup;
+
+/// Parameters and parts begin at multiples of so many elements. Kernels compute many elements at
+/// once, and round the rest of a tensor otherwise: a slice must have no rest but its parameter's.
+constexpr std::int64_t kAlignedElements = 64;
+
+std::int64_t aligned(std::int64_t elements) {
+    return (elements + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
+}
+
+std::unordered_map<const void*, std::string> names_in(const torch::nn::Module& network) {
+    std::unordered_map<const void*, std::string> names;
+    for (const auto& parameter : network.named_parameters()) {
+        names.emplace(parameter.value().unsafeGetTensorImpl(), parameter.key());
+    }
+    return names;
+}
+
+/// A line that is the same on two ranks if they have the same parameters in the same groups, as far
+/// as can be told from names, shapes and types.
+Result<std::string> described(const torch::nn::Module& network,
+                              const std::vector<OptimizerParamGroup>& groups) {
+    const auto refused = [](const std::string& why) {
+        return Error{ErrorCode::InvalidArgument, "ShardedOptimizer: " + why};
+    };
+    const std::unordered_map<const void*, std::string> names = names_in(network);
+    std::unordered_set<const void*> seen;
+    std::int64_t elements = 0;
+    std::size_t hash = 0;
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+        for (const torch::Tensor& parameter : groups[group].params()) {
+            const auto name = names.find(parameter.unsafeGetTensorImpl());
+            if (name == names.end()) {
+                return refused(
+                    fmt::format("group {} has a tensor of shape {} that is no parameter of the "
+                                "network",
+                                group, c10::str(parameter.sizes())));
+            }
+            if (!seen.insert(name->first).second) {
+                return refused(fmt::format("parameter {} is there twice", name->second));
+            }
+            if (!parameter.is_floating_point() || !parameter.is_contiguous()) {
+                return refused(
+                    fmt::format("parameter {}, {} with shape {} and strides {}, cannot be divided: "
+                                "its elements must be floating-point numbers, contiguous in memory",
+                                name->second, c10::toString(parameter.scalar_type()),
+                                c10::str(parameter.sizes()), c10::str(parameter.strides())));
+            }
+            elements += parameter.numel();
+            hash = c10::hash_combine(hash,
+                                     c10::get_hash(group, name->second, c10::str(parameter.sizes()),
+                                                   static_cast<int>(parameter.scalar_type())));
+        }
+    }
+    if (seen.empty()) {
+        return refused("there is no parameter");
+    }
+    return fmt::format(
+        "{} parameters with {} elements in {} groups (names, shapes and types: {:x})", seen.size(),
+        elements, groups.size(), hash);
+}
+
+/// Fails on all ranks if one of them cannot do it, or has other parameters.
+void agree_on_parameters(ProcessGroup& group, const Result<std::string>& own) {
+    const Result<std::vector<std::string>> all = gather_results(group, own);
+    TORCH_CHECK(all.has_value(), all.error().what);
+    for (std::size_t rank = 1; rank < all->size(); ++rank) {
+        TORCH_CHECK((*all)[rank] == all->front(),
+                    "ShardedOptimizer: the ranks have different parameters: rank 0 ", all->front(),
+                    ", rank ", rank, " ", (*all)[rank]);
+    }
+}
+
+/// The elements of a slice in its parameter's gradient; undefined without one.
+torch::Tensor gradient_of(const torch::Tensor& parameter,
+                          const ShardedOptimizerBase::Slice& slice) {
+    const torch::Tensor& gradient = parameter.grad();
+    if (!gradient.defined()) {
+        return {};
+    }
+    TORCH_CHECK(gradient.layout() == torch::kStrided,
+                "ShardedOptimizer: a sparse gradient of a parameter of shape ", parameter.sizes(),
+                " cannot be divided");
+    return gradient.flatten().narrow(0, slice.first, slice.elements.numel());
+}
+
+}  // namespace
+
+ShardedOptimizerBase::ShardedOptimizerBase(const torch::nn::Module& network, ProcessGroup group,
+                                           const std::vector<OptimizerParamGroup>& groups,
+                                           std::unique_ptr<torch::optim::OptimizerOptions> defaults,
+                                           const ShardedOptimizerOptions& options)
+    : Optimizer(groups, std::move(defaults)), group_(std::move(group)) {
+    agree_on_parameters(group_, described(network, param_groups()));
+    const torch::NoGradGuard no_grad;
+    struct Waiting {
+        std::vector<torch::Tensor> parameters;
+        std::size_t bytes = 0;
+    };
+    std::map<std::pair<std::string, torch::ScalarType>, Waiting> waiting;  // by device and type
+    for (const OptimizerParamGroup& one : param_groups()) {
+        for (const torch::Tensor& parameter : one.params()) {
+            Waiting& next = waiting[{parameter.device().str(), parameter.scalar_type()}];
+            next.parameters.push_back(parameter);
+            next.bytes += parameter.nbytes();
+            if (next.bytes >= options.bucket_bytes) {
+                add_bucket(std::exchange(next, {}).parameters);
+            }
+        }
+    }
+    for (const auto& [key, rest] : waiting) {
+        if (!rest.parameters.empty()) {
+            add_bucket(rest.parameters);
+        }
+    }
+}
+
+void ShardedOptimizerBase::add_bucket(const std::vector<torch::Tensor>& parameters) {
+    std::int64_t elements = 0;
+    for (const torch::Tensor& parameter : parameters) {
+        elements += aligned(parameter.numel());
+    }
+    const std::int64_t world = group_.world_size();
+    const std::int64_t part = aligned((elements + world - 1) / world);
+    const std::int64_t begin = group_.rank() * part;
+    Bucket bucket;
+    bucket.flat = torch::zeros({world * part}, parameters.front().options().requires_grad(false));
+    bucket.own = bucket.flat.narrow(0, begin, part);
+    std::int64_t offset = 0;
+    for (torch::Tensor parameter : parameters) {
+        const std::int64_t numel = parameter.numel();
+        const torch::Tensor place = bucket.flat.narrow(0, offset, numel);
+        place.copy_(parameter.flatten());
+        parameter.set_data(place.view(parameter.sizes()));
+        const std::int64_t first = std::clamp<std::int64_t>(begin - offset, 0, numel);
+        const std::int64_t last = std::clamp<std::int64_t>(begin + part - offset, 0, numel);
+        slices_.emplace(parameter.unsafeGetTensorImpl(),
+                        Slice{first, place.narrow(0, first, last - first)});
+        offset += aligned(numel);
+    }
+    buckets_.push_back(std::move(bucket));
+}
+
+const ShardedOptimizerBase::Slice& ShardedOptimizerBase::slice_of(
+    const torch::Tensor& parameter) const {
+    const auto found = slices_.find(parameter.unsafeGetTensorImpl());
+    TORCH_CHECK(found != slices_.end(), "ShardedOptimizer: a parameter of shape ",
+                parameter.sizes(), " was added after the optimizer was built");
+    return found->second;
+}
+
+std::vector<OptimizerParamGroup> ShardedOptimizerBase::local_groups() const {
+    std::vector<OptimizerParamGroup> groups;
+    for (const OptimizerParamGroup& group : param_groups()) {
+        std::vector<torch::Tensor> elements;
+        for (const torch::Tensor& parameter : group.params()) {
+            elements.push_back(slice_of(parameter).elements);
+        }
+        groups.emplace_back(std::move(elements), group.options().clone());
+    }
+    return groups;
+}
+
+torch::Tensor ShardedOptimizerBase::step_shards(const LossClosure& closure) {
+    torch::Tensor loss;
+    if (closure) {
+        const torch::AutoGradMode with_gradients(true);
+        loss = closure();
+    }
+    const torch::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < param_groups().size(); ++i) {
+        const OptimizerParamGroup& group = param_groups()[i];
+        for (const torch::Tensor& parameter : group.params()) {
+            const Slice& slice = slice_of(parameter);
+            torch::Tensor elements = slice.elements;
+            elements.mutable_grad() = gradient_of(parameter, slice);
+        }
+        local().param_groups()[i].set_options(group.options().clone());
+    }
+    group_.background_saves().before_step();
+    local().step();
+    for (auto& [parameter, slice] : slices_) {
+        slice.elements.mutable_grad().reset();
+    }
+    if (group_.world_size() > 1) {
+        std::vector<Pending<void>> gathers;
+        for (const Bucket& bucket : buckets_) {
+            gathers.push_back(group_.all_gather_into_async(bucket.flat, bucket.own));
+        }
+        const Result<void> gathered = all_of(std::move(gathers)).wait();
+        TORCH_CHECK_WITH(DistBackendError, gathered.has_value(), gathered.error().what);
+    }
+    return loss;
+}
+
+}  // namespace ddprun::worker
