@@ -25,6 +25,7 @@
 
 #include "tests/support/rank.hpp"
 #include "worker_runtime/checkpoint/publishing.hpp"
+#include "worker_runtime/comm/texts.hpp"
 #include "worker_runtime/state/saving.hpp"
 #include "worker_runtime/worker.hpp"
 
@@ -642,6 +643,38 @@ int prepared(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// texts DIR: texts of all lengths come whole, and short ones in one exchange.
+int texts(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    const auto gloo = group.c10d()->getBackend(c10::DeviceType::CPU);
+    const auto text_of = [](std::size_t length, int rank) {
+        std::string text(length, static_cast<char>('a' + rank));
+        if (!text.empty()) {
+            text.back() = '\0';
+        }
+        return text;
+    };
+    for (const std::size_t length : {0, 1, 500, 1015, 1016, 1017, 5000}) {
+        for (int longest = 0; longest < worker.world_size(); ++longest) {
+            const auto length_on = [&](int rank) { return rank == longest ? length : length / 2; };
+            const std::string own = text_of(length_on(worker.rank()), worker.rank());
+            const std::uint64_t before = gloo->getSequenceNumberForGroup();
+            const std::vector<std::string> all = must(ddprun::worker::gather_texts(group, own));
+            const std::string one = must(ddprun::worker::broadcast_text(group, own, longest));
+            const std::uint64_t exchanges = gloo->getSequenceNumberForGroup() - before;
+            require(one == text_of(length, longest), fmt::format("{} bytes, broadcast", length));
+            for (int rank = 0; rank < worker.world_size(); ++rank) {
+                require(all.at(static_cast<std::size_t>(rank)) == text_of(length_on(rank), rank),
+                        fmt::format("{} bytes, gathered", length));
+            }
+            require(length > 1000 || exchanges == 2,
+                    fmt::format("{} bytes: {} exchanges", length, exchanges));
+        }
+    }
+    say("whole");
+    return worker.finish();
+}
+
 /// memory DIR save|load: a resume takes no more anonymous memory than the rank's own state and a
 /// tenth.
 int memory(Worker& worker, const Arguments& arguments) {
@@ -689,6 +722,7 @@ int main(int argc, char** argv) {
         {"slow_reader", slow_reader},
         {"slow_writer", slow_writer},
         {"spread", spread},
+        {"texts", texts},
         {"versions", versions},
         {"wrong_random", wrong_random},
     };

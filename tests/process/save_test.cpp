@@ -308,6 +308,12 @@ TEST_CASE("the memory of the first save beside the training is made ready by a r
     SavePeers(cluster, world_size, {"prepared", cluster.dir() / "checkpoints"}).require_exits(0);
 }
 
+TEST_CASE("short texts go among ranks in one exchange") {
+    Cluster cluster;
+    const int world_size = GENERATE(1, 3);
+    SavePeers(cluster, world_size, {"texts", cluster.dir() / "checkpoints"}).require_exits(0);
+}
+
 TEST_CASE("a section of another version is upgraded by the program, or refused by name") {
     Cluster cluster;
     SavePeers peers(cluster, 1, {"versions", cluster.dir() / "checkpoints"});

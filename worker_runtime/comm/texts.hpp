@@ -6,7 +6,8 @@
 #include "base/result.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 
-/// Short texts among ranks, as bytes in tensors on the CPU. Every rank calls the same function.
+/// Texts among ranks, as bytes in tensors on the CPU: in one exchange if all are short, as an error
+/// or a manifest of few files is, else in two. Every rank calls the same function.
 namespace ddprun::worker {
 
 /// Rank `root`'s text, on every rank.
