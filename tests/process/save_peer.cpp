@@ -15,6 +15,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -611,8 +612,19 @@ int slow_reader(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// Connections of this process.
+int sockets() {
+    int count = 0;
+    for (const auto& file : std::filesystem::directory_iterator("/proc/self/fd")) {
+        std::error_code gone;
+        const std::string target = std::filesystem::read_symlink(file, gone);
+        count += target.starts_with("socket:") ? 1 : 0;
+    }
+    return count;
+}
+
 /// prepared DIR: the memory for the copies has its pages before the first save beside the training,
-/// the optimizer's state included, which does not exist yet.
+/// the optimizer's state included, which does not exist yet. The ranks are connected for it, too.
 int prepared(Worker& worker, const Arguments& arguments) {
     const ProcessGroup group = must(worker.process_group());
     LargeTraining training(group);
@@ -631,7 +643,9 @@ int prepared(Worker& worker, const Arguments& arguments) {
     training.train_step(worker.rank());
     const std::string saved = training.hash(worker.rank());
     const std::int64_t trained = status_bytes("VmRSS");
+    const int connected = sockets();
     must(checkpoints.save_async(training.step, training.state));
+    require(sockets() == connected, "the first save connects the ranks");
     checkpoints.before_step();
     const std::int64_t grown = status_bytes("VmRSS") - trained;
     require(grown < share / 4, fmt::format("the copies took {} bytes more", grown));

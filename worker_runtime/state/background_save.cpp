@@ -57,6 +57,9 @@ Result<void> BackgroundSave::check_room(const CheckpointShare& share, int proces
 Result<void> BackgroundSave::prepare(const CheckpointShare& share) {
     end_paging();
     is_paging_cut_short_ = false;
+    if (const Result<void> connected = connect(); !connected) {
+        return connected;
+    }
     return caught<void>([&]() -> Result<void> {
         staging_.reserve(share);
         paging_ = std::thread([this] {
@@ -72,18 +75,25 @@ bool BackgroundSave::is_connected() {
     return twin_ && twin_->check("connecting once more").has_value();
 }
 
-Result<void> BackgroundSave::begin(const SaveTargets& targets, CheckpointShare share,
-                                   bool are_connected, const PublishOptions& options,
-                                   OnEnd on_end) {
-    if (!are_connected) {
-        twin_.reset();
-    }
+Result<void> BackgroundSave::connect() {
     if (!twin_) {
         Result<ProcessGroup> twin = group_.gloo_twin();
         if (!twin) {
             return twin.error();
         }
         twin_ = *std::move(twin);
+    }
+    return {};
+}
+
+Result<void> BackgroundSave::begin(const SaveTargets& targets, CheckpointShare share,
+                                   bool are_connected, const PublishOptions& options,
+                                   OnEnd on_end) {
+    if (!are_connected) {
+        twin_.reset();
+    }
+    if (const Result<void> connected = connect(); !connected) {
+        return connected;
     }
     const auto work = std::make_shared<Work>(Work{.targets = targets,
                                                   .options = options,

@@ -43,8 +43,8 @@ public:
     /// too little.
     [[nodiscard]] Result<void> check_room(const CheckpointShare& share, int processes) const;
 
-    /// After check_room() on all ranks: takes the memory. A thread then brings in its pages, until
-    /// the next save begins.
+    /// After check_room() on all ranks: connects this rank for saves, and takes the memory. A
+    /// thread then brings in its pages, until the next save begins. Every rank calls it.
     [[nodiscard]] Result<void> prepare(const CheckpointShare& share);
 
     /// False: this rank has no connections for saves, or a save has broken them.
@@ -74,6 +74,8 @@ private:
         std::promise<Result<void>> ended;
     };
     void end_paging();
+    /// Every rank that has no connections for saves calls it, at the same time.
+    [[nodiscard]] Result<void> connect();
     Result<void> run(Work& work, bool is_on_own_thread);
     /// Once all ranks have their copies. The result is the disk's, if that is a target.
     [[nodiscard]] Result<void> write(Work& work);

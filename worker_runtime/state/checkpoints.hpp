@@ -35,9 +35,9 @@ struct CheckpointsOptions {
     /// How save_async() goes on when the save before it is still under way on a rank.
     enum class WhileSaving { Wait, Refuse };
     WhileSaving while_saving = WhileSaving::Wait;
-    /// True: resume() takes the memory for the copies of save_async(), and a thread brings in its
-    /// pages, so that the first save_async() is as fast as later ones. Without enough memory a line
-    /// says so. A program that only calls save() does not need the memory.
+    /// True: resume() connects the ranks for save_async() and takes the memory for its copies. A
+    /// thread brings in its pages, so that the first save_async() is as fast as later ones. Without
+    /// enough memory a line says so. A program that only calls save() does not need the memory.
     bool prepares_save_async = false;
     /// Gets a line when a checkpoint is passed over, a save beside the training fails, an old
     /// checkpoint cannot be removed, a resume that is not strict finds a difference, or a node that
