@@ -67,10 +67,11 @@ checkpoint
          torch.save, dcp.save, dcp.async_save and their loads, in turn on one file system: how long
          the training stands still when its step follows at once and when computation hides the
          save, the time until the disk has it, the first save and the tenth, CPU for each GiB; and
-         the floors, memcpy and a write past the page cache. With 2 ranks also --memory-checkpoints
-         on one node, and on two with a copy on the other one, in clear and through TLS: the same
-         saves and loads through memory and through the disk in turn. --folder must be on a disk; by
-         default it is below build/bench. Writes build/bench/checkpoint.json.
+         the floors, memcpy, a write past the page cache and one exchange between the ranks. With 2
+         ranks also --memory-checkpoints on one node, and on two with a copy on the other one, in
+         clear and through TLS: the same saves and loads through memory and through the disk in
+         turn. --folder must be on a disk; by default it is below build/bench. Writes
+         build/bench/checkpoint.json.
 sharded  DistributedDataParallel and ShardedOptimizer beside PyTorch's DistributedDataParallel and
          ZeroRedundancyOptimizer in turn, on 2 and 4 ranks: samples a second and memory of a rank.
          Ends with an error if the losses differ by more than 1e-6. Writes

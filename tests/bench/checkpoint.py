@@ -3,9 +3,10 @@
 
 checkpoint_rank.cpp and checkpoint_peer.py train the same network: parameters and momentum, one
 thread per rank. Each run starts all ranks afresh and has ten rounds. In a round ddprun and PyTorch
-take turns at every measure, with a sync() in between. Each round also measures two floors: memcpy()
-into memory that has its pages, and a write past the page cache with fsync. The bench asserts
-nothing: the table holds the figures of this run on the file system of --folder.
+take turns at every measure, with a sync() in between. Each round also measures three floors:
+memcpy() into memory that has its pages, a write past the page cache with fsync, and one exchange
+between the ranks. The bench asserts nothing: the table holds the figures of this run on the file
+system of --folder.
 
 memory_rank.cpp, under ddprun --memory-checkpoints, does the same through the memory of its nodes
 and through the disk in turn: two ranks on one node, and on two nodes of this machine, each with a
@@ -139,6 +140,7 @@ class Bench:
                     measure(peer, "async_save", path="async")
                     measure(peer, "async_save_staged", path="async-staged")
                 if "hidden" in self.wanted:
+                    measure(own, "exchange")
                     measure(own, "beside", count)
                     measure(peer, "async_save", count, "async-hidden")
                     measure(peer, "async_save_staged", count, "async-staged-hidden")
@@ -332,10 +334,13 @@ class Rows:
 
     def add_hidden(self):
         ours = "beside, hidden"
+        computation = f"about {hidden_ms(self.mebibytes):.0f} ms of computation"
+        self.compare(f"save_async(), then {computation}: stall; one exchange between the ranks", "",
+                     self.later(ours, lambda times: times.stall),
+                     self.later("exchange", lambda times: times.stall))
         for command, name, goal in (
                 ("async_save, hidden", "dcp.async_save", "<= 1 ms"),
                 ("async_save_staged, hidden", "dcp.async_save, own stager", "")):
-            computation = f"about {hidden_ms(self.mebibytes):.0f} ms of computation"
             self.compare(f"save_async(), then {computation}: stall; {name}", goal,
                          self.later(ours, lambda times: times.stall),
                          self.later(command, lambda times: times.stall))

@@ -52,6 +52,14 @@ double compute(int multiplications) {
     return seconds_since(begin);
 }
 
+/// One exchange between the ranks, as save_async() has one: the floor of its stall.
+Times exchange(ProcessGroup& group) {
+    const torch::Tensor own = torch::ones({1}, torch::kInt64);
+    const Clock::time_point begin = Clock::now();
+    (void)checked(group.all_gather(own));
+    return {.stall = seconds_since(begin)};
+}
+
 Times save(Checkpoints& checkpoints, Training& training) {
     const Clock::time_point begin = Clock::now();
     checked(checkpoints.save(++training.step, training.state));
@@ -98,6 +106,7 @@ int serve(Worker& worker, std::int64_t bytes, const std::string& folder) {
         {"memcpy", [&](int) { return pages.copy(training); }},
         {"direct", [&](int) { return pages.write(scratch); }},
         {"compute", [](int count) { return Times{.work = compute(count)}; }},
+        {"exchange", [&](int) { return exchange(group); }},
         {"save", [&](int) { return save(checkpoints, training); }},
         {"save_removing", [&](int) { return save(removing, training); }},
         {"beside", [&](int count) { return save_beside(checkpoints, training, count); }},
