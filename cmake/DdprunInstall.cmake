@@ -52,6 +52,7 @@ if(DDPRUN_HAS_LIBTORCH)
         worker_runtime/comm/pending.hpp worker_runtime/comm/stop_ballot.hpp
         worker_runtime/nn/output_tensors.hpp worker_runtime/nn/without_repeats.hpp
         worker_runtime/parallel/ddp/gradient_reducer.hpp
+        worker_runtime/parallel/zero/sharded_gradients.hpp
         worker_runtime/state/state_tensors.hpp worker_runtime/state/stored_state.hpp)
     include(DdprunMovedHeaders)
     install(DIRECTORY "${DDPRUN_MOVED_HEADERS}/worker_runtime"

@@ -24,7 +24,7 @@ usage: scripts/bench.sh [launch] [--runs N] [--beside BUILD | --on-terminal] [--
        scripts/bench.sh checkpoint [--runs N] [--mebibytes N]... [--ranks N]... [--folder DIR]
                         [--only save|async|hidden|load|memory]...
        scripts/bench.sh sharded [--runs N] [--mebibytes N] [--steps N] [--ranks N]...
-                        [--only ddp|zero1]...
+                        [--only ddp|zero1|zero2]...
        scripts/bench.sh scale [--nodes N]... [--only job|failure|journal|adoption]...
 
 launch   starting 8 workers, memory and wake-ups beside them, restart after a crash on one node and
@@ -72,9 +72,9 @@ checkpoint
          clear and through TLS: the same saves and loads through memory and through the disk in
          turn. --folder must be on a disk; by default it is below build/bench. Writes
          build/bench/checkpoint.json.
-sharded  DistributedDataParallel and ShardedOptimizer beside PyTorch's DistributedDataParallel and
-         ZeroRedundancyOptimizer in turn, on 2 and 4 ranks: samples a second and memory of a rank.
-         Ends with an error if the losses differ by more than 1e-6. Writes
+sharded  DistributedDataParallel and ShardedOptimizer beside PyTorch's DistributedDataParallel,
+         ZeroRedundancyOptimizer and fully_shard in turn, on 2 and 4 ranks: samples a second and
+         memory of a rank. Ends with an error if the losses differ by more than 1e-6. Writes
          build/bench/sharded.json.
 scale    what a daemon decides, without its sockets: processor time for each join, beat, loss, stop,
          end and return of 100, 1,000 and 10,000 made-up nodes of 8 ranks, with messages opened and

@@ -17,7 +17,9 @@ from report import Table
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENGINES = {"ddp": ("DistributedDataParallel", "DistributedDataParallel"),
-           "zero1": ("ShardedOptimizer", "ZeroRedundancyOptimizer")}
+           "zero1": ("ShardedOptimizer", "ZeroRedundancyOptimizer"),
+           "zero2": ("ShardedOptimizer, shards_gradients",
+                     "fully_shard(reshard_after_forward=False)")}
 PEERS = ("ddprun", "PyTorch")
 
 

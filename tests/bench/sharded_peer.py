@@ -1,6 +1,6 @@
 """One rank of PyTorch's engines for `scripts/bench.sh sharded`.
 
-usage: sharded_peer.py ddp|zero1 MEBIBYTES STEPS
+usage: sharded_peer.py ddp|zero1|zero2 MEBIBYTES STEPS
 
 Trains and prints as sharded_rank.cpp does.
 """
@@ -10,6 +10,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
@@ -35,8 +36,18 @@ def status_kib(name):
     raise RuntimeError(f"{name} is not in /proc/self/status")
 
 
+def model_of(engine, network):
+    if engine != "zero2":
+        return DistributedDataParallel(network)
+    # Gathered parameters are kept, so that gradients and state alone are shared out.
+    for layer in network:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, reshard_after_forward=False)
+    return fully_shard(network, reshard_after_forward=False)
+
+
 def optimizer_of(engine, network):
-    if engine == "ddp":
+    if engine in ("ddp", "zero2"):
         return torch.optim.AdamW(network.parameters(), 1e-4, fused=True)
     if engine == "zero1":
         return ZeroRedundancyOptimizer(network.parameters(), torch.optim.AdamW, lr=1e-4,
@@ -52,7 +63,7 @@ def main():
         peak.write("5")
     before = status_kib("VmRSS")
     network = layers(mebibytes)
-    model = DistributedDataParallel(network)
+    model = model_of(engine, network)
     optimizer = optimizer_of(engine, network)
     begin = 0
     for step in range(STEPS_BEFORE + steps):

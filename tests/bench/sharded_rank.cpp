@@ -1,12 +1,13 @@
 // One rank of the worker runtime's engines for `scripts/bench.sh sharded`:
-// `sharded_rank ENGINE MEBIBYTES STEPS`, where ENGINE is ddp or zero1. sharded_peer.py trains the
-// same network in the same way. Prints the loss of each step, samples a second, and the growth of
-// the memory.
+// `sharded_rank ENGINE MEBIBYTES STEPS`, where ENGINE is ddp, zero1 or zero2. sharded_peer.py
+// trains the same network in the same way. Prints the loss of each step, samples a second, and the
+// growth of the memory.
 
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -48,23 +49,39 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+std::unique_ptr<torch::optim::Optimizer> optimizer_of(const std::string& engine,
+                                                      const torch::nn::Module& network,
+                                                      const ddprun::ProcessGroup& group) {
+    using Sharded = ddprun::ShardedOptimizer<ddprun::FusedAdamW>;
+    const torch::optim::AdamWOptions options(1e-4);
+    if (engine == "ddp") {
+        return std::make_unique<ddprun::FusedAdamW>(network.parameters(), options);
+    }
+    if (engine == "zero1" || engine == "zero2") {
+        return std::make_unique<Sharded>(
+            network, group, options,
+            ddprun::ShardedOptimizerOptions{.shards_gradients = engine == "zero2"});
+    }
+    throw std::runtime_error("no engine " + engine);
+}
+
 int train(ddprun::Worker& worker, const std::string& engine, std::int64_t mebibytes,
           std::int64_t steps) {
     ddprun::ProcessGroup group = checked(worker.process_group());
     std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins here
     const double before = status_kib("VmRSS");
     torch::nn::Sequential network = layers(mebibytes);
-    ddprun::DistributedDataParallel model(network, group);
-    const torch::optim::AdamWOptions options(1e-4);
-    std::unique_ptr<torch::optim::Optimizer> optimizer;
-    if (engine == "ddp") {
-        optimizer = std::make_unique<ddprun::FusedAdamW>(network->parameters(), options);
-    } else if (engine == "zero1") {
-        optimizer = std::make_unique<ddprun::ShardedOptimizer<ddprun::FusedAdamW>>(*network, group,
-                                                                                   options);
+    std::function<torch::Tensor(const torch::Tensor&)> forward;
+    if (engine == "zero2") {
+        forward = [&](const torch::Tensor& inputs) { return network->forward(inputs); };
     } else {
-        throw std::runtime_error("no engine " + engine);
+        const auto model =
+            std::make_shared<ddprun::DistributedDataParallel<torch::nn::SequentialImpl>>(network,
+                                                                                         group);
+        forward = [model](const torch::Tensor& inputs) { return model->forward(inputs); };
     }
+    const std::unique_ptr<torch::optim::Optimizer> optimizer =
+        optimizer_of(engine, *network, group);
     std::chrono::steady_clock::time_point begin;
     for (std::int64_t step = 0; step < kStepsBefore + steps; ++step) {
         if (step == kStepsBefore) {
@@ -74,7 +91,7 @@ int train(ddprun::Worker& worker, const std::string& engine, std::int64_t mebiby
         torch::manual_seed(static_cast<std::uint64_t>(1000 * step + worker.rank()));
         const torch::Tensor inputs = torch::randn({kBatch, kWidth});
         optimizer->zero_grad();
-        const torch::Tensor loss = (model.forward(inputs) - inputs).pow(2).mean();
+        const torch::Tensor loss = (forward(inputs) - inputs).pow(2).mean();
         loss.backward();
         optimizer->step();
         fmt::print("loss {:.17g}\n", loss.item<double>());
@@ -92,7 +109,7 @@ int main(int argc, char** argv) {
     torch::set_num_threads(1);
     return ddprun::run(argc, argv, [&](ddprun::Worker& worker) {
         if (argc != 4) {
-            throw std::runtime_error("usage: sharded_rank ddp|zero1 MEBIBYTES STEPS");
+            throw std::runtime_error("usage: sharded_rank ddp|zero1|zero2 MEBIBYTES STEPS");
         }
         return train(worker, argv[1], std::atoll(argv[2]), std::atoll(argv[3]));
     });

@@ -17,6 +17,7 @@
 
 #include "tests/support/rank.hpp"
 #include "worker_runtime/comm/exception_text.hpp"
+#include "worker_runtime/nn/without_repeats.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {
@@ -34,9 +35,9 @@ using torch::Tensor;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
 
-/// Layers of odd sizes, one without a gradient, and one weight under two names.
+/// Layers of odd sizes, one that may be without a gradient, and one weight under two names.
 struct Network : torch::nn::Module {
-    explicit Network(torch::ScalarType type) {
+    explicit Network(torch::ScalarType type, bool uses_all = false) : uses_all_(uses_all) {
         torch::manual_seed(7);
         images = register_module("images",
                                  torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 5, 3).padding(1)));
@@ -50,8 +51,9 @@ struct Network : torch::nn::Module {
     Tensor forward(const Tensor& input) {
         Tensor hidden = torch::tanh(first(torch::tanh(images(input)).flatten(1)));
         hidden = torch::tanh(second(hidden)) + torch::nn::functional::linear(hidden, tied);
-        return last(hidden);
+        return uses_all_ ? unused(last(hidden)) : last(hidden);
     }
+    bool uses_all_;
     torch::nn::Conv2d images{nullptr};
     torch::nn::Linear first{nullptr}, second{nullptr}, last{nullptr}, unused{nullptr};
     Tensor tied;
@@ -213,6 +215,93 @@ int equal(Worker& worker, const Arguments& /*arguments*/) {
     return worker.finish();
 }
 
+/// ZeRO-2 beside DistributedDataParallel: bit for bit on 1 and 2 ranks, where a mean has one order;
+/// else, and when passes add up or gradients are clipped, to `tolerance`.
+void check_sharded_gradients(ProcessGroup& group, torch::ScalarType type, std::size_t bucket_bytes,
+                             bool adds_up, bool clips) {
+    const bool is_exact = group.world_size() <= 2 && !adds_up && !clips;
+    const torch::optim::AdamWOptions options(0.01);
+    const auto whole = std::make_shared<Network>(type, /*uses_all=*/true);
+    const auto sharded = std::make_shared<Network>(type, /*uses_all=*/true);
+    if (group.rank() > 0) {
+        const torch::NoGradGuard no_grad;
+        sharded->last->bias.fill_(group.rank());  // rank 0's are given to all
+    }
+    DistributedDataParallel model(whole, group);
+    ddprun::FusedAdamW whole_optimizer(groups_of(*whole, options), options);
+    ShardedOptimizer<ddprun::FusedAdamW> sharded_optimizer(
+        *sharded, group, groups_of(*sharded, options), options,
+        {.bucket_bytes = bucket_bytes, .shards_gradients = true});
+    for (int step = 0; step < 5; ++step) {
+        whole_optimizer.zero_grad();
+        for (int pass = 0; pass < (adds_up ? 3 : 1); ++pass) {
+            torch::manual_seed(100 * step + 10 * pass + group.rank());
+            const Tensor inputs = torch::randn({4, 3, 4, 4}, torch::kFloat64).to(type);
+            model.forward(inputs).pow(2).mean().backward();
+            sharded->forward(inputs).pow(2).mean().backward();
+        }
+        for (const Tensor& parameter : sharded->parameters()) {
+            require(!parameter.grad().defined(), "a parameter has a gradient of its own");
+        }
+        if (clips) {
+            (void)torch::nn::utils::clip_grad_norm_(ddprun::without_repeats(whole->parameters()),
+                                                    0.01);
+            (void)must(ddprun::clip_grad_norm(group, sharded_optimizer.shards(), 0.01));
+        }
+        whole_optimizer.step();
+        sharded_optimizer.step();
+        const auto seen = sharded->named_parameters();
+        for (const auto& parameter : whole->named_parameters()) {
+            const Tensor& other = seen[parameter.key()];
+            require(is_exact ? torch::equal(other, parameter.value())
+                             : torch::allclose(other, parameter.value(), 1e-12, 1e-12),
+                    fmt::format("{} differs after step {}, {} in {}", parameter.key(), step,
+                                adds_up ? "three passes"
+                                : clips ? "clipped"
+                                        : "one pass",
+                                c10::toString(type)));
+        }
+    }
+}
+
+int sharded_gradients(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    for (const std::size_t bucket_bytes : {std::size_t{1} << 20, std::size_t{1000}}) {
+        if (group.world_size() <= 2) {
+            check_sharded_gradients(group, torch::kFloat32, bucket_bytes, false, false);
+        }
+        check_sharded_gradients(group, torch::kFloat64, bucket_bytes, false, false);
+        check_sharded_gradients(group, torch::kFloat64, bucket_bytes, true, false);
+        check_sharded_gradients(group, torch::kFloat64, bucket_bytes, false, true);
+    }
+    // A parameter without a gradient, and one that is averaged twice.
+    const auto tell = [](const std::function<void()>& act) {
+        try {
+            act();
+        } catch (const std::exception& failure) {
+            say("refused: " + ddprun::worker::first_line(failure));
+            return;
+        }
+        ddprun::test::wrong("a mistake is taken");
+    };
+    const torch::optim::SGDOptions options(0.1);
+    tell([&] {
+        Network network(torch::kFloat32);
+        ShardedOptimizer<torch::optim::SGD> optimizer(network, group, options,
+                                                      {.shards_gradients = true});
+        network.forward(torch::ones({1, 3, 4, 4})).sum().backward();
+        optimizer.step();
+    });
+    tell([&] {
+        const auto network = std::make_shared<Network>(torch::kFloat32);
+        DistributedDataParallel model(network, group);
+        ShardedOptimizer<torch::optim::SGD> optimizer(*network, group, options,
+                                                      {.shards_gradients = true});
+    });
+    say("equal");
+    return worker.finish();
+}
+
 using AdamWPair = Pair<ddprun::FusedAdamW, torch::optim::AdamWOptions>;
 
 /// The state of both; `is_swapped`: each has the other's names.
@@ -321,7 +410,10 @@ int refuse(Worker& worker, const Arguments& /*arguments*/) {
 
 int main(int argc, char** argv) {
     std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
-        {"equal", equal}, {"refuse", refuse}, {"train", train}};
+        {"equal", equal},
+        {"refuse", refuse},
+        {"sharded_gradients", sharded_gradients},
+        {"train", train}};
     for (const std::string what : {"save", "resume", "swap"}) {
         scenarios.emplace(what, [what](Worker& worker, const Arguments& arguments) {
             return across_worlds(worker, what, arguments);

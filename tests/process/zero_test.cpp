@@ -35,6 +35,18 @@ TEST_CASE("a sharded optimizer makes the parameters of one that is not, bit for 
     CHECK(peers.lines("^equal$").size() == static_cast<std::size_t>(world_size));
 }
 
+TEST_CASE("sharded gradients make the parameters that averaged ones make") {
+    const int world_size = GENERATE(1, 2, 3, 4);
+    Cluster cluster;
+    Peers peers = start(cluster, world_size, {"sharded_gradients"});
+    peers.require_exits(0);
+    CHECK(peers.lines("^equal$").size() == static_cast<std::size_t>(world_size));
+    for (Process* rank : peers.ranks) {
+        (void)rank->wait_for_line("^refused: .*no gradient for .*unused.weight, unused.bias: ");
+        (void)rank->wait_for_line("^refused: .*the gradient of .* is averaged by another one");
+    }
+}
+
 TEST_CASE("a sharded optimizer resumes in a world of any size, and one that is not sharded, too") {
     const int saved_by = GENERATE(1, 4);
     Cluster cluster;

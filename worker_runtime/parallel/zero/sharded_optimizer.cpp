@@ -88,19 +88,6 @@ void agree_on_parameters(ProcessGroup& group, const Result<std::string>& own) {
     }
 }
 
-/// The elements of a slice in its parameter's gradient; undefined without one.
-torch::Tensor gradient_of(const torch::Tensor& parameter,
-                          const ShardedOptimizerBase::Slice& slice) {
-    const torch::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) {
-        return {};
-    }
-    TORCH_CHECK(gradient.layout() == torch::kStrided,
-                "ShardedOptimizer: a sparse gradient of a parameter of shape ", parameter.sizes(),
-                " cannot be divided");
-    return gradient.flatten().narrow(0, slice.first, slice.elements.numel());
-}
-
 }  // namespace
 
 ShardedOptimizerBase::ShardedOptimizerBase(const torch::nn::Module& network, ProcessGroup group,
@@ -130,6 +117,16 @@ ShardedOptimizerBase::ShardedOptimizerBase(const torch::nn::Module& network, Pro
             add_bucket(rest.parameters);
         }
     }
+    give_to_all();
+    if (options.shards_gradients) {
+        const std::unordered_map<const void*, std::string> names = names_in(network);
+        for (ParameterBucket& bucket : buckets_) {
+            for (ParameterBucket::Place& place : bucket.places) {
+                place.name = names.at(place.parameter.unsafeGetTensorImpl());
+            }
+        }
+        gradients_.emplace(group_, buckets_);
+    }
 }
 
 void ShardedOptimizerBase::add_bucket(const std::vector<torch::Tensor>& parameters) {
@@ -140,7 +137,7 @@ void ShardedOptimizerBase::add_bucket(const std::vector<torch::Tensor>& paramete
     const std::int64_t world = group_.world_size();
     const std::int64_t part = aligned((elements + world - 1) / world);
     const std::int64_t begin = group_.rank() * part;
-    Bucket bucket;
+    ParameterBucket bucket;
     bucket.flat = torch::zeros({world * part}, parameters.front().options().requires_grad(false));
     bucket.own = bucket.flat.narrow(0, begin, part);
     std::int64_t offset = 0;
@@ -152,10 +149,64 @@ void ShardedOptimizerBase::add_bucket(const std::vector<torch::Tensor>& paramete
         const std::int64_t first = std::clamp<std::int64_t>(begin - offset, 0, numel);
         const std::int64_t last = std::clamp<std::int64_t>(begin + part - offset, 0, numel);
         slices_.emplace(parameter.unsafeGetTensorImpl(),
-                        Slice{first, place.narrow(0, first, last - first)});
+                        Slice{.first = first,
+                              .elements = place.narrow(0, first, last - first),
+                              .bucket = buckets_.size()});
+        bucket.places.push_back({.name = "", .parameter = parameter, .offset = offset});
         offset += aligned(numel);
     }
     buckets_.push_back(std::move(bucket));
+}
+
+void ShardedOptimizerBase::give_to_all() {
+    if (group_.world_size() == 1) {
+        return;
+    }
+    std::vector<Pending<void>> given;
+    for (const ParameterBucket& bucket : buckets_) {
+        given.push_back(group_.broadcast_async(bucket.flat));
+    }
+    const Result<void> done = all_of(std::move(given)).wait();
+    TORCH_CHECK_WITH(DistBackendError, done.has_value(), done.error().what);
+}
+
+torch::Tensor ShardedOptimizerBase::gradient_of(const torch::Tensor& parameter,
+                                                const Slice& slice) const {
+    const std::int64_t count = slice.elements.numel();
+    if (gradients_) {
+        const torch::Tensor& own = gradients_->own(slice.bucket);
+        if (!own.defined() || !parameter.requires_grad()) {
+            return {};
+        }
+        const std::int64_t begin = count == 0 ? 0
+                                              : slice.elements.storage_offset() -
+                                                    buckets_[slice.bucket].own.storage_offset();
+        return own.narrow(0, begin, count);
+    }
+    const torch::Tensor& gradient = parameter.grad();
+    if (!gradient.defined()) {
+        return {};
+    }
+    TORCH_CHECK(gradient.layout() == torch::kStrided,
+                "ShardedOptimizer: a sparse gradient of a parameter of shape ", parameter.sizes(),
+                " cannot be divided");
+    return gradient.flatten().narrow(0, slice.first, count);
+}
+
+std::vector<torch::Tensor> ShardedOptimizerBase::shards() {
+    const torch::NoGradGuard no_grad;
+    if (gradients_) {
+        gradients_->finish();
+    }
+    std::vector<torch::Tensor> shards;
+    for (const OptimizerParamGroup& group : param_groups()) {
+        for (const torch::Tensor& parameter : group.params()) {
+            const Slice& slice = slice_of(parameter);
+            shards.push_back(slice.elements);
+            shards.back().mutable_grad() = gradient_of(parameter, slice);
+        }
+    }
+    return shards;
 }
 
 const ShardedOptimizerBase::Slice& ShardedOptimizerBase::slice_of(
@@ -185,23 +236,21 @@ torch::Tensor ShardedOptimizerBase::step_shards(const LossClosure& closure) {
         loss = closure();
     }
     const torch::NoGradGuard no_grad;
+    (void)shards();
     for (std::size_t i = 0; i < param_groups().size(); ++i) {
-        const OptimizerParamGroup& group = param_groups()[i];
-        for (const torch::Tensor& parameter : group.params()) {
-            const Slice& slice = slice_of(parameter);
-            torch::Tensor elements = slice.elements;
-            elements.mutable_grad() = gradient_of(parameter, slice);
-        }
-        local().param_groups()[i].set_options(group.options().clone());
+        local().param_groups()[i].set_options(param_groups()[i].options().clone());
     }
     group_.background_saves().before_step();
     local().step();
     for (auto& [parameter, slice] : slices_) {
         slice.elements.mutable_grad().reset();
     }
+    if (gradients_) {
+        gradients_->clear();
+    }
     if (group_.world_size() > 1) {
         std::vector<Pending<void>> gathers;
-        for (const Bucket& bucket : buckets_) {
+        for (const ParameterBucket& bucket : buckets_) {
             gathers.push_back(group_.all_gather_into_async(bucket.flat, bucket.own));
         }
         const Result<void> gathered = all_of(std::move(gathers)).wait();

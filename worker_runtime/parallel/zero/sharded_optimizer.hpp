@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -14,12 +15,18 @@
 
 #include "worker_runtime/comm/process_group.hpp"
 #include "worker_runtime/nn/without_repeats.hpp"
+#include "worker_runtime/parallel/zero/sharded_gradients.hpp"
 
 namespace ddprun {
 
 struct ShardedOptimizerOptions {
     /// Parameters are gathered in buckets of about this size.
     std::size_t bucket_bytes = std::size_t{25} << 20;
+    /// Gradients are shared out, too (ZeRO-2): each backward pass averages them bucket by bucket,
+    /// and a rank keeps its part. No DistributedDataParallel is around the network, whose
+    /// parameters have no gradients after backward: shards() have them. Passes without step()
+    /// between them add up. Each pass gives every parameter a gradient.
+    bool shards_gradients = false;
 };
 
 namespace worker {
@@ -31,12 +38,17 @@ public:
     struct Slice {
         std::int64_t first = 0;  ///< the index of the first one in the flat parameter
         torch::Tensor elements;  ///< [n], in the parameter's memory; n may be 0
+        std::size_t bucket = 0;
     };
 
     /// The slice of a parameter in param_groups().
     [[nodiscard]] const Slice& slice_of(const torch::Tensor& parameter) const;
     /// This rank's own optimizer; it steps the slices, and has their state.
     [[nodiscard]] virtual torch::optim::Optimizer& local() = 0;
+
+    /// This rank's elements of each parameter, [n], with their gradients, say for clip_grad_norm().
+    /// With sharded gradients it waits for those of the last pass.
+    [[nodiscard]] std::vector<torch::Tensor> shards();
 
 protected:
     ShardedOptimizerBase(const torch::nn::Module& network, ProcessGroup group,
@@ -50,19 +62,18 @@ protected:
     torch::Tensor step_shards(const LossClosure& closure);
 
 private:
-    /// Parameters of one type, one after the other in the memory of `flat`. Rank r steps the part
-    /// with number r of `world` equal ones.
-    struct Bucket {
-        torch::Tensor flat;
-        torch::Tensor own;
-    };
-
-    /// Moves the parameters into a bucket.
+    /// Moves the parameters into a bucket. Their names are unknown yet.
     void add_bucket(const std::vector<torch::Tensor>& parameters);
+    /// Gives everyone rank 0's parameters.
+    void give_to_all();
+    /// The gradient of this rank's elements; undefined without one.
+    [[nodiscard]] torch::Tensor gradient_of(const torch::Tensor& parameter,
+                                            const Slice& slice) const;
 
     ProcessGroup group_;
-    std::vector<Bucket> buckets_;
+    std::vector<ParameterBucket> buckets_;
     std::unordered_map<const c10::TensorImpl*, Slice> slices_;  ///< by parameter
+    std::optional<ShardedGradients> gradients_;
 };
 
 }  // namespace worker
@@ -76,12 +87,12 @@ private:
 ///     ddprun::ShardedOptimizer<torch::optim::AdamW> optimizer(
 ///         *network, group, torch::optim::AdamWOptions(1e-3));
 ///
-/// The ranks start with the same parameters and have the same gradients, as under
-/// DistributedDataParallel. The parameters' memory is laid out anew when it is built, so tensors
-/// that shared it before no longer do. Its param_groups() have the whole parameters, so
-/// zero_grad(), learning rates, clipping and GradientScaler work as ever. One thread; every rank
-/// builds it and calls step() alike. Throws what LibTorch throws, also when a peer dies; then the
-/// parameters hold anything.
+/// It starts with rank 0's parameters everywhere. The ranks have the same gradients, as under
+/// DistributedDataParallel, or shards_gradients has it average them. The parameters' memory is laid
+/// out anew when it is built, so tensors that shared it before no longer do. Its param_groups()
+/// have the whole parameters, so zero_grad(), learning rates, clipping and GradientScaler work as
+/// ever. One thread; every rank builds it and calls step() alike. Throws what LibTorch throws, also
+/// when a peer dies; then the parameters hold anything.
 template <typename Kind>
 class ShardedOptimizer final : public worker::ShardedOptimizerBase {
     static_assert(std::is_base_of_v<torch::optim::Adam, Kind> ||
