@@ -22,7 +22,7 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-from job import PATIENCE_S, free_port, say
+from job import PATIENCE_S, free_port, say, start_ranks
 from report import Table
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -46,20 +46,8 @@ class Ranks:
 
     def __init__(self, name, command, world, log):
         self.name = name
-        environment = {key: value for key, value in os.environ.items()
-                       if not key.startswith(("PET_", "TORCHELASTIC_", "DDPRUN_"))}
-        environment["OMP_NUM_THREADS"] = "1"
-        if world > 1:
-            environment.update({
-                "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-                "TORCHELASTIC_USE_AGENT_STORE": "False"})
-        self.ranks = []
-        for rank in range(world):
-            if world > 1:
-                environment.update({"RANK": str(rank), "LOCAL_RANK": str(rank)})
-            self.ranks.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE,
-                                               stdout=subprocess.PIPE, stderr=log, text=True))
+        self.ranks = start_ranks(command, world, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 stderr=log, text=True)
 
     def __enter__(self):
         return self

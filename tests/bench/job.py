@@ -65,6 +65,26 @@ def free_port():
         return taken.getsockname()[1]
 
 
+def start_ranks(command, world, **options):
+    """One process per rank, as torchrun's workers find their places; a world of 1 has none.
+
+    options: subprocess.Popen's. One thread per rank.
+    """
+    environment = {key: value for key, value in os.environ.items()
+                   if not key.startswith(("PET_", "TORCHELASTIC_", "DDPRUN_"))}
+    environment["OMP_NUM_THREADS"] = "1"
+    if world > 1:
+        environment.update({
+            "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()), "TORCHELASTIC_USE_AGENT_STORE": "False"})
+    ranks = []
+    for rank in range(world):
+        if world > 1:
+            environment.update({"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        ranks.append(subprocess.Popen(command, env=environment, **options))
+    return ranks
+
+
 def allow_cores():
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 
-from job import PATIENCE_S, free_port, say
+from job import PATIENCE_S, say, start_ranks
 from report import Table
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -25,15 +25,7 @@ PEERS = ("ddprun", "PyTorch")
 
 def train(command, world, log):
     """The losses, samples a second and MiB of each rank of one training."""
-    environment = {key: value for key, value in os.environ.items()
-                   if not key.startswith(("PET_", "TORCHELASTIC_", "DDPRUN_"))}
-    environment.update({"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world),
-                        "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
-                        "MASTER_PORT": str(free_port()), "TORCHELASTIC_USE_AGENT_STORE": "False"})
-    ranks = [subprocess.Popen(command, env={**environment, "RANK": str(rank),
-                                            "LOCAL_RANK": str(rank)},
-                              stdout=subprocess.PIPE, stderr=log, text=True)
-             for rank in range(world)]
+    ranks = start_ranks(command, world, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         texts = [rank.communicate(timeout=PATIENCE_S * 10)[0] for rank in ranks]
     finally:

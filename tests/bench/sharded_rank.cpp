@@ -16,9 +16,12 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include "tests/support/rank.hpp"
 #include "worker_runtime/worker.hpp"
 
 namespace {
+
+using ddprun::test::status_bytes;
 
 constexpr std::int64_t kWidth = 1024;
 constexpr std::int64_t kBatch = 32;
@@ -32,17 +35,6 @@ torch::nn::Sequential layers(std::int64_t mebibytes) {
         network->push_back(torch::nn::Tanh());
     }
     return network;
-}
-
-/// A line of /proc/self/status, in KiB.
-double status_kib(const std::string& name) {
-    std::ifstream status("/proc/self/status");
-    for (std::string line; std::getline(status, line);) {
-        if (line.starts_with(name + ":")) {
-            return std::stod(line.substr(name.size() + 1));
-        }
-    }
-    throw std::runtime_error(name + " is not in /proc/self/status");
 }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
@@ -69,7 +61,7 @@ int train(ddprun::Worker& worker, const std::string& engine, std::int64_t mebiby
           std::int64_t steps) {
     ddprun::ProcessGroup group = checked(worker.process_group());
     std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins here
-    const double before = status_kib("VmRSS");
+    const std::int64_t before = status_bytes("VmRSS");
     torch::nn::Sequential network = layers(mebibytes);
     std::function<torch::Tensor(const torch::Tensor&)> forward;
     if (engine == "zero2") {
@@ -99,7 +91,7 @@ int train(ddprun::Worker& worker, const std::string& engine, std::int64_t mebiby
     checked(group.barrier());
     fmt::print("rate {}\n",
                static_cast<double>(kBatch * steps * worker.world_size()) / seconds_since(begin));
-    fmt::print("memory {}\n", (status_kib("VmHWM") - before) / 1024);
+    fmt::print("memory {}\n", static_cast<double>(status_bytes("VmHWM") - before) / (1 << 20));
     return worker.finish();
 }
 

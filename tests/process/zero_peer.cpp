@@ -59,6 +59,17 @@ struct Network : torch::nn::Module {
     Tensor tied;
 };
 
+/// Says why `act` throws.
+void refused(const std::function<void()>& act) {
+    try {
+        act();
+    } catch (const std::exception& failure) {
+        say("refused: " + ddprun::worker::first_line(failure));
+        return;
+    }
+    ddprun::test::wrong("a mistake is taken");
+}
+
 /// The weights, with a learning rate of their own, and the rest.
 template <typename Options>
 std::vector<OptimizerParamGroup> groups_of(const Network& network, const Options& options) {
@@ -216,7 +227,7 @@ int equal(Worker& worker, const Arguments& /*arguments*/) {
 }
 
 /// ZeRO-2 beside DistributedDataParallel: bit for bit on 1 and 2 ranks, where a mean has one order;
-/// else, and when passes add up or gradients are clipped, to `tolerance`.
+/// else, and when passes add up or gradients are clipped, to 1e-12.
 void check_sharded_gradients(ProcessGroup& group, torch::ScalarType type, std::size_t bucket_bytes,
                              bool adds_up, bool clips) {
     const bool is_exact = group.world_size() <= 2 && !adds_up && !clips;
@@ -275,24 +286,15 @@ int sharded_gradients(Worker& worker, const Arguments& /*arguments*/) {
         check_sharded_gradients(group, torch::kFloat64, bucket_bytes, false, true);
     }
     // A parameter without a gradient, and one that is averaged twice.
-    const auto tell = [](const std::function<void()>& act) {
-        try {
-            act();
-        } catch (const std::exception& failure) {
-            say("refused: " + ddprun::worker::first_line(failure));
-            return;
-        }
-        ddprun::test::wrong("a mistake is taken");
-    };
     const torch::optim::SGDOptions options(0.1);
-    tell([&] {
+    refused([&] {
         Network network(torch::kFloat32);
         ShardedOptimizer<torch::optim::SGD> optimizer(network, group, options,
                                                       {.shards_gradients = true});
         network.forward(torch::ones({1, 3, 4, 4})).sum().backward();
         optimizer.step();
     });
-    tell([&] {
+    refused([&] {
         const auto network = std::make_shared<Network>(torch::kFloat32);
         DistributedDataParallel model(network, group);
         ShardedOptimizer<torch::optim::SGD> optimizer(*network, group, options,
@@ -372,14 +374,10 @@ int refuse(Worker& worker, const Arguments& /*arguments*/) {
     ProcessGroup group = must(worker.process_group());
     const torch::optim::SGDOptions options(0.1);
     const auto tell = [&](const torch::nn::Module& network, const std::vector<Tensor>& parameters) {
-        try {
+        refused([&] {
             ShardedOptimizer<torch::optim::SGD> optimizer(
                 network, group, {OptimizerParamGroup(parameters)}, options);
-        } catch (const std::exception& failure) {
-            say("refused: " + ddprun::worker::first_line(failure));
-            return;
-        }
-        ddprun::test::wrong("a mistake is taken");
+        });
     };
     Network network(torch::kFloat32);
     network.images->weight.set_data(
@@ -397,12 +395,7 @@ int refuse(Worker& worker, const Arguments& /*arguments*/) {
     ShardedOptimizer<torch::optim::SGD> optimizer(network, group, {{network.last->parameters()}},
                                                   options);
     optimizer.add_param_group({{network.unused->weight}});
-    try {
-        optimizer.step();
-        ddprun::test::wrong("a group is added");
-    } catch (const std::exception& failure) {
-        say("refused: " + ddprun::worker::first_line(failure));
-    }
+    refused([&] { optimizer.step(); });
     return worker.finish();
 }
 

@@ -25,22 +25,24 @@ Peers start(Cluster& cluster, int world_size, const std::vector<std::string>& sc
     return {cluster, world_size, scenario, 1, -1, DDPRUN_TESTS_DIR "/zero_peer"};
 }
 
+/// All ranks end, and have found everything equal.
+void require_equal(Peers& peers) {
+    peers.require_exits(0);
+    CHECK(peers.lines("^equal$").size() == peers.ranks.size());
+}
+
 }  // namespace
 
 TEST_CASE("a sharded optimizer makes the parameters of one that is not, bit for bit") {
-    const int world_size = GENERATE(1, 2, 3, 4);
     Cluster cluster;
-    Peers peers = start(cluster, world_size, {"equal"});
-    peers.require_exits(0);
-    CHECK(peers.lines("^equal$").size() == static_cast<std::size_t>(world_size));
+    Peers peers = start(cluster, GENERATE(1, 2, 3, 4), {"equal"});
+    require_equal(peers);
 }
 
 TEST_CASE("sharded gradients make the parameters that averaged ones make") {
-    const int world_size = GENERATE(1, 2, 3, 4);
     Cluster cluster;
-    Peers peers = start(cluster, world_size, {"sharded_gradients"});
-    peers.require_exits(0);
-    CHECK(peers.lines("^equal$").size() == static_cast<std::size_t>(world_size));
+    Peers peers = start(cluster, GENERATE(1, 2, 3, 4), {"sharded_gradients"});
+    require_equal(peers);
     for (Process* rank : peers.ranks) {
         (void)rank->wait_for_line("^refused: .*no gradient for .*unused.weight, unused.bias: ");
         (void)rank->wait_for_line("^refused: .*the gradient of .* is averaged by another one");
@@ -52,8 +54,7 @@ TEST_CASE("a sharded optimizer resumes in a world of any size, and one that is n
     Cluster cluster;
     const auto train = [&](int world_size, const std::string& what) {
         Peers peers = start(cluster, world_size, {what, cluster.dir() / "checkpoints"});
-        peers.require_exits(0);
-        CHECK(peers.lines("^equal$").size() == static_cast<std::size_t>(world_size));
+        require_equal(peers);
     };
     train(saved_by, "save");
     for (const int world_size : {1, 2, 3, 4}) {

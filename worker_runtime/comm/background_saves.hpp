@@ -19,7 +19,7 @@ struct BackgroundSaves {
     bool have_ranks_joined = false;
 
     /// Waits until all have copied what an optimizer's step changes. Engines call it at the end of
-    /// a backward pass that averages gradients.
+    /// a backward pass that averages gradients, and a sharded optimizer before its step.
     void before_step() const {
         for (const auto& [owner, save] : saves) {
             save.wait_for_copy();
