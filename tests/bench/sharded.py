@@ -17,8 +17,8 @@ from report import Table
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENGINES = {"ddp": ("DistributedDataParallel", "DistributedDataParallel"),
-           "zero1": ("ShardedOptimizer", "ZeroRedundancyOptimizer"),
-           "zero2": ("ShardedOptimizer, shards_gradients",
+           "zero1": ("ShardedOptimizer, overlaps_gather", "ZeroRedundancyOptimizer"),
+           "zero2": ("ShardedOptimizer, shards_gradients and overlaps_gather",
                      "fully_shard(reshard_after_forward=False)")}
 PEERS = ("ddprun", "PyTorch")
 

@@ -52,7 +52,8 @@ std::unique_ptr<torch::optim::Optimizer> optimizer_of(const std::string& engine,
     if (engine == "zero1" || engine == "zero2") {
         return std::make_unique<Sharded>(
             network, group, options,
-            ddprun::ShardedOptimizerOptions{.shards_gradients = engine == "zero2"});
+            ddprun::ShardedOptimizerOptions{.shards_gradients = engine == "zero2",
+                                            .overlaps_gather = true});
     }
     throw std::runtime_error("no engine " + engine);
 }

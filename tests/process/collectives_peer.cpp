@@ -98,6 +98,13 @@ const std::map<std::string, Begin> kKinds = {
          return Begun{group.all_reduce_async(tensor, Reduction::Mean), tensor,
                       rows.sum() / rows.world()};
      }},
+    {"all_reduce_coalesced",
+     [](ProcessGroup& group, const Rows& rows) {
+         const Tensor tensor = rows.own();
+         const std::vector<Tensor> halves = tensor.chunk(2);
+         return Begun{group.all_reduce_coalesced_async(halves, Reduction::Mean), tensor,
+                      rows.sum() / rows.world()};
+     }},
     {"reduce",
      [](ProcessGroup& group, const Rows& rows) {
          const Tensor tensor = rows.own();
@@ -117,6 +124,14 @@ const std::map<std::string, Begin> kKinds = {
      [](ProcessGroup& group, const Rows& rows) {
          const Tensor room = torch::empty_like(rows.all());
          return Begun{group.all_gather_into_async(room, rows.own()), room, rows.all()};
+     }},
+    {"all_gather_into_coalesced",
+     [](ProcessGroup& group, const Rows& rows) {
+         const Tensor room = torch::stack({rows.all(), rows.all()});
+         room.fill_(-1);
+         return Begun{
+             group.all_gather_into_coalesced_async(room.unbind(0), {rows.own(), rows.own() + 1}),
+             room, torch::stack({rows.all(), rows.all() + 1})};
      }},
     {"gather",
      [](ProcessGroup& group, const Rows& rows) {
@@ -139,6 +154,15 @@ const std::map<std::string, Begin> kKinds = {
          const Tensor parts = (rows.all() + rows.rank()).flatten();
          return Begun{group.reduce_scatter_into_async(room, parts, Reduction::Mean), room,
                       rows.own() + static_cast<double>(rows.world() - 1) / 2};
+     }},
+    {"reduce_scatter_into_coalesced",
+     [](ProcessGroup& group, const Rows& rows) {
+         const Tensor room = torch::stack({rows.room(), rows.room()});
+         const std::vector<Tensor> parts = {rows.all(), rows.all() + rows.rank()};
+         return Begun{
+             group.reduce_scatter_into_coalesced_async(room.unbind(0), parts, Reduction::Mean),
+             room,
+             torch::stack({rows.own(), rows.own() + static_cast<double>(rows.world() - 1) / 2})};
      }},
     {"all_to_all",
      [](ProcessGroup& group, const Rows& rows) {
@@ -278,6 +302,9 @@ int refuse(Worker& worker, const Arguments& /*arguments*/) {
     Pending<void> pending = group.all_reduce_async(four);
     tell(group.all_gather_into(four, three));
     tell(group.reduce_scatter_into(three, four));
+    tell(group.all_gather_into_coalesced({torch::ones({6}), four}, {three, three}));
+    tell(group.reduce_scatter_into_coalesced({three}, {four, four}));
+    tell(group.all_reduce_coalesced({}));
     tell(P2PBatch(group).send(four, worker.rank()).begin().wait());
     tell(P2PBatch(group)
              .send(four, 1 - worker.rank())

@@ -68,7 +68,7 @@ TEST_CASE("a rank is killed: every one that is pending elsewhere ends with its n
     Rng rng(random_seed());
     Cluster of_kinds;
     const std::vector<std::string> all = kinds(of_kinds);
-    REQUIRE(all.size() >= 14);
+    REQUIRE(all.size() >= 17);
     std::vector<double> milliseconds;
     for (int kill = 0; kill < kills; ++kill) {
         for (const std::string& kind : all) {
@@ -127,7 +127,7 @@ TEST_CASE("a mistake in one call ends nothing that is pending") {
     Peers peers = start(cluster, 2, {"refuse"});
     peers.require_exits(0);
     for (Process* rank : peers.ranks) {
-        CHECK(rank->count_lines("^refused: ") == 8);
+        CHECK(rank->count_lines("^refused: ") == 11);
     }
 }
 

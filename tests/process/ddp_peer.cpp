@@ -481,6 +481,14 @@ void clip(ProcessGroup& group, torch::ScalarType type, double norm_type, Written
     out.add(must(ddprun::clip_grad_norm(group, parameters, 0.5, norm_type)));
     out.add(parameters[0].grad());
     out.add(parameters[1].grad());
+    // One rank that has all.
+    std::vector<Tensor> everything;
+    for (int i = 0; i < 2 * group.world_size(); ++i) {
+        everything.push_back(torch::zeros({5}, type));
+        everything.back().mutable_grad() = numbers({5}, 10 * (i / 2) + i % 2, type);
+    }
+    out.add(must(ddprun::clip_grad_norm(everything, 0.5, norm_type)));
+    out.add(everything.back().grad());
 }
 
 /// Rank r has 5 + 3 r samples of a batch that one process has as a whole; the last rank of three

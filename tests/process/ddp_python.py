@@ -135,9 +135,12 @@ def clip(norm_type):
             for i in range(2):
                 parameters.append(torch.zeros(5, dtype=dtype, requires_grad=True))
                 parameters[-1].grad = numbers((5,), 10 * other + i, dtype)
-        out.add(nn.utils.clip_grad_norm_(parameters, 0.5, norm_type))
+        norm = nn.utils.clip_grad_norm_(parameters, 0.5, norm_type)
+        out.add(norm)
         out.add(parameters[2 * rank].grad)
         out.add(parameters[2 * rank + 1].grad)
+        out.add(norm)
+        out.add(parameters[-1].grad)
     return run
 
 

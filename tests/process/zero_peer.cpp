@@ -342,30 +342,87 @@ int across_worlds(Worker& worker, const std::string& what, const Arguments& argu
     return worker.finish();
 }
 
-/// train DIR: 20 steps, with a save beside each.
+/// train ENGINE DIR: 20 steps with zero1 or zero2, and a save beside each.
 int train(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = must(worker.process_group());
-    AdamWPair pair(group, torch::optim::AdamWOptions(0.01), torch::kFloat32, 1000);
-    ddprun::TrainingState state;
-    add_to(state, pair, /*is_swapped=*/false);
-    ddprun::Checkpoints checkpoints(arguments.at(0), worker, group);
+    const bool shards_gradients = arguments.at(0) == "zero2";
+    const auto network = std::make_shared<Network>(torch::kFloat32, /*uses_all=*/true);
+    std::optional<DistributedDataParallel<Network>> model;
+    if (!shards_gradients) {
+        model.emplace(network, group);
+    }
+    const torch::optim::AdamWOptions options(0.01);
+    ShardedOptimizer<ddprun::FusedAdamW> optimizer(
+        *network, group, groups_of(*network, options), options,
+        {.bucket_bytes = 1000, .shards_gradients = shards_gradients, .overlaps_gather = true});
+    ddprun::TrainingState state(network, optimizer);
+    ddprun::Checkpoints checkpoints(arguments.at(1), worker, group);
     const std::optional<std::int64_t> resumed = must(checkpoints.resume(state));
     if (resumed) {
         say(fmt::format("resumed {}", *resumed));
     }
     for (int step = static_cast<int>(resumed.value_or(0)); step < 20; ++step) {
-        pair.train(step, step + 1);
+        torch::manual_seed(100 * step + group.rank());
+        const Tensor inputs = torch::randn({4, 3, 4, 4});
+        optimizer.zero_grad();
+        (model ? model->forward(inputs) : network->forward(inputs)).pow(2).mean().backward();
+        optimizer.step();
         must(checkpoints.save_async(step + 1, state));
         say(fmt::format("step {}", step));
     }
     must(checkpoints.wait());
     std::vector<Tensor> parameters;
-    for (const Tensor& parameter : pair.sharded->parameters()) {
+    for (const Tensor& parameter : network->parameters()) {
         parameters.push_back(parameter.flatten());
     }
     say(fmt::format(
         "parameters {}",
         torch::hash_tensor(torch::cat(parameters)).view(torch::kInt64).item<std::int64_t>()));
+    return worker.finish();
+}
+
+/// Rank 0's step() returns before the others begin theirs, and its next operator waits for them.
+int overlap(Worker& worker, const Arguments& /*arguments*/) {
+    ProcessGroup group = must(worker.process_group());
+    Network whole(torch::kFloat64);
+    Network sharded(torch::kFloat64);
+    const torch::optim::SGDOptions options(0.1);
+    torch::optim::SGD whole_optimizer(ddprun::without_repeats(whole.parameters()), options);
+    ShardedOptimizer<torch::optim::SGD> optimizer(sharded, group, options,
+                                                  {.bucket_bytes = 1000, .overlaps_gather = true});
+    Tensor word = torch::zeros({1});
+    for (int step = 0; step < 10; ++step) {
+        torch::manual_seed(step);  // the same on all ranks
+        const Tensor inputs = torch::randn({4, 3, 4, 4}, torch::kFloat64);
+        for (Network* const network : {&whole, &sharded}) {
+            network->zero_grad();
+            network->forward(inputs).pow(2).mean().backward();
+        }
+        whole_optimizer.step();
+        const Tensor expected = whole.forward(inputs);
+        if (group.rank() == 0) {
+            optimizer.step();
+            for (int other = 1; other < group.world_size(); ++other) {
+                must(group.send(word, other));
+            }
+        } else {
+            must(group.recv(word, 0));
+            // Rank 0 reads meanwhile, unless it waits.
+            for (int i = 0; i < 100; ++i) {
+                (void)torch::randn({200, 200}).matmul(torch::randn({200, 200}));
+            }
+            optimizer.step();
+        }
+        // A list of tensors, a parameter itself, a view of one.
+        const Tensor read = step % 3 == 0   ? torch::cat({sharded.last->bias, sharded.first->bias})
+                            : step % 3 == 1 ? sharded.forward(inputs)
+                                            : sharded.first->weight.t().clone();
+        const Tensor right = step % 3 == 0   ? torch::cat({whole.last->bias, whole.first->bias})
+                             : step % 3 == 1 ? expected
+                                             : whole.first->weight.t().clone();
+        require(torch::equal(read, right), fmt::format("old parameters after step {}", step));
+    }
+    say("equal");
     return worker.finish();
 }
 
@@ -404,6 +461,7 @@ int refuse(Worker& worker, const Arguments& /*arguments*/) {
 int main(int argc, char** argv) {
     std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
         {"equal", equal},
+        {"overlap", overlap},
         {"refuse", refuse},
         {"sharded_gradients", sharded_gradients},
         {"train", train}};

@@ -49,6 +49,12 @@ TEST_CASE("sharded gradients make the parameters that averaged ones make") {
     }
 }
 
+TEST_CASE("parameters that the ranks still gather are waited for by the operator that takes one") {
+    Cluster cluster;
+    Peers peers = start(cluster, GENERATE(2, 4), {"overlap"});
+    require_equal(peers);
+}
+
 TEST_CASE("a sharded optimizer resumes in a world of any size, and one that is not sharded, too") {
     const int saved_by = GENERATE(1, 4);
     Cluster cluster;
@@ -64,13 +70,14 @@ TEST_CASE("a sharded optimizer resumes in a world of any size, and one that is n
 }
 
 TEST_CASE("a training with a sharded optimizer that is killed goes on bit for bit") {
+    const std::string engine = GENERATE("zero1", "zero2");
     // $DDPRUN_ZERO_KILLS in place of 6.
     const char* const more = std::getenv("DDPRUN_ZERO_KILLS");
     const int kills = more != nullptr ? std::atoi(more) : 6;
     const int world_size = 3;
     Cluster cluster;
     const auto parameters_of = [&](const std::string& dir) {
-        Peers peers = start(cluster, world_size, {"train", dir});
+        Peers peers = start(cluster, world_size, {"train", engine, dir});
         peers.require_exits(0);
         return peers.lines("^parameters ");
     };
@@ -82,7 +89,7 @@ TEST_CASE("a training with a sharded optimizer that is killed goes on bit for bi
         if (kill % 3 == 0) {  // a training is killed three times
             dir = cluster.dir() / fmt::format("killed-{}", kill);
         }
-        Peers peers = start(cluster, world_size, {"train", dir});
+        Peers peers = start(cluster, world_size, {"train", engine, dir});
         peers.ranks[0]->wait_for_lines("^step ", 1 + rng.below(5));
         const std::size_t victim = rng.below(peers.ranks.size());
         peers.ranks[victim]->signal(SIGKILL);
@@ -95,7 +102,7 @@ TEST_CASE("a training with a sharded optimizer that is killed goes on bit for bi
         }
     }
     CHECK(resumes > 0);
-    std::printf("zero: %d kills, %d ranks resumed\n", kills, resumes);
+    std::printf("%s: %d kills, %d ranks resumed\n", engine.c_str(), kills, resumes);
 }
 
 TEST_CASE("parameters that cannot be shared out are refused by all ranks, by name") {

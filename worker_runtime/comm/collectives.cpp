@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -123,6 +124,17 @@ Result<void> ProcessGroup::check(const std::string& what) {
     return state_->check(what);
 }
 
+Result<void> ProcessGroup::check_after(const std::string& what, torch::Device device) {
+    try {
+        if (!device.is_cpu()) {
+            c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+        }
+    } catch (const std::exception& failure) {
+        return state_->broken_by(what, failure);
+    }
+    return check(what);
+}
+
 Result<double> ProcessGroup::read(const std::string& what, const torch::Tensor& tensor) {
     double number = 0;
     try {
@@ -158,21 +170,25 @@ std::vector<torch::Tensor> parts_of(const torch::Tensor& parts, int world_size) 
     return parts.contiguous().unbind(0);
 }
 
-/// Over the first dimension, in the type of `rows`.
-torch::Tensor reduced(const torch::Tensor& rows, Reduction reduction) {
+/// Reduces `rows` over the first dimension into `result`, of their type.
+void reduce_into(torch::Tensor result, const torch::Tensor& rows, Reduction reduction) {
     switch (reduction) {
         case Reduction::Sum:
+            (void)torch::sum_out(result, rows, 0, /*keepdim=*/false, rows.scalar_type());
             break;
         case Reduction::Mean:
-            return rows.mean(0);
+            (void)torch::mean_out(result, rows, 0);
+            break;
         case Reduction::Min:
-            return rows.amin(0);
+            (void)torch::amin_out(result, rows, 0);
+            break;
         case Reduction::Max:
-            return rows.amax(0);
+            (void)torch::amax_out(result, rows, 0);
+            break;
         case Reduction::Product:
-            return rows.prod(0, /*keepdim=*/false, rows.scalar_type());
+            (void)torch::prod_out(result, rows, 0, /*keepdim=*/false, rows.scalar_type());
+            break;
     }
-    return rows.sum(0, /*keepdim=*/false, rows.scalar_type());
 }
 
 /// Throws unless `all` has room for `one` of each rank.
@@ -243,6 +259,29 @@ Pending<void> ProcessGroup::all_reduce_async(const torch::Tensor& tensor, Reduct
         }));
 }
 
+Pending<void> ProcessGroup::all_reduce_coalesced_async(const std::vector<torch::Tensor>& tensors,
+                                                       Reduction reduction) {
+    const std::string what = "all_reduce_coalesced";
+    bool is_divided = false;
+    Pending<void> pending = collective_async(what, [&] {
+        TORCH_CHECK(!tensors.empty(), "there is no tensor");
+        for (const torch::Tensor& tensor : tensors) {
+            is_divided = divides(tensor, reduction);
+        }
+        c10d::AllreduceCoalescedOptions options;
+        options.reduceOp = reduce_op(is_divided ? Reduction::Sum : reduction);
+        std::vector<torch::Tensor> all = tensors;
+        return state_->group->allreduce_coalesced(all, options);
+    });
+    return std::move(pending).then([what, tensors, is_divided, state = state_] {
+        return state->compute(what, [&] {
+            for (torch::Tensor tensor : is_divided ? tensors : std::vector<torch::Tensor>()) {
+                tensor.div_(state->at.world_size);
+            }
+        });
+    });
+}
+
 Pending<void> ProcessGroup::reduce_async(const torch::Tensor& tensor, int root,
                                          Reduction reduction) {
     return without_value(
@@ -271,12 +310,96 @@ Pending<torch::Tensor> ProcessGroup::all_gather_async(const torch::Tensor& tenso
 
 Pending<void> ProcessGroup::all_gather_into_async(const torch::Tensor& gathered,
                                                   const torch::Tensor& tensor) {
-    return collective_async("all_gather_into", [&] {
+    const std::string what = "all_gather_into";
+    if (is_over_gloo(tensor)) {
+        return parts_into(what, gathered, tensor);
+    }
+    return collective_async(what, [&] {
         check_flat(gathered, tensor, world_size());
-        torch::Tensor output = gathered.view(-1);  // Gloo compares shapes.
-        torch::Tensor input = tensor.view(-1);
+        torch::Tensor output = gathered;
+        torch::Tensor input = tensor;
         return state_->group->all_gather_into(output, input);
     });
+}
+
+// Gloo's own all_gather receives into a tensor of its own, as large as all, and copies it. A
+// broadcast writes in place, and those of all ranks send as much as it does.
+Pending<void> ProcessGroup::parts_into(const std::string& what, const torch::Tensor& gathered,
+                                       const torch::Tensor& tensor) {
+    torch::Tensor rows;
+    Pending<void> checked = collective_async(what, [&] {
+        check_flat(gathered, tensor, world_size());
+        rows = gathered.detach().view({world_size(), -1});
+        const torch::Tensor own = rows[rank()];
+        if (own.data_ptr() != tensor.data_ptr()) {
+            own.copy_(tensor.detach().view(-1));
+        }
+        return c10::intrusive_ptr<c10d::Work>();
+    });
+    if (const Result<void> right = checked.wait(); !right || tensor.numel() == 0) {
+        return checked;
+    }
+    std::vector<Pending<void>> parts;
+    for (int root = 0; root < world_size(); ++root) {
+        parts.push_back(collective_async(what, [&] {
+            std::vector<torch::Tensor> part{rows[root]};
+            return state_->group->broadcast(part, {.rootRank = root});
+        }));
+    }
+    return all_of(std::move(parts));
+}
+
+Pending<void> ProcessGroup::coalesced(
+    const std::string& what, const std::vector<torch::Tensor>& of_all,
+    const std::vector<torch::Tensor>& of_one,
+    const std::function<Pending<void>(std::size_t pair)>& begin_each,
+    const std::function<c10::intrusive_ptr<c10d::Work>(worker::TimedGroup& group)>& begin_all) {
+    // Nothing is begun unless all may be.
+    const Result<void> checked = collective(what, [&] {
+        TORCH_CHECK(!of_all.empty() && of_all.size() == of_one.size(), "there are ", of_all.size(),
+                    " tensors of all ranks and ", of_one.size(), " of this one");
+        for (std::size_t i = 0; i < of_all.size(); ++i) {
+            check_flat(of_all[i], of_one[i], world_size());
+            TORCH_CHECK(of_all[i].device() == of_all.front().device(), "its tensors are on ",
+                        of_all.front().device(), " and ", of_all[i].device());
+        }
+        return c10::intrusive_ptr<c10d::Work>();
+    });
+    if (!checked) {
+        return Pending<void>(checked);
+    }
+    if (!is_over_gloo(of_all.front())) {
+        return collective_async(what, [&] { return begin_all(*state_->group); });
+    }
+    std::vector<Pending<void>> begun;
+    for (std::size_t i = 0; i < of_all.size(); ++i) {
+        begun.push_back(begin_each(i));
+    }
+    return all_of(std::move(begun));
+}
+
+Pending<void> ProcessGroup::all_gather_into_coalesced_async(
+    const std::vector<torch::Tensor>& gathered, const std::vector<torch::Tensor>& tensors) {
+    return coalesced(
+        "all_gather_into_coalesced", gathered, tensors,
+        [&](std::size_t pair) { return all_gather_into_async(gathered[pair], tensors[pair]); },
+        [&](worker::TimedGroup& group) { return group.all_gather_into(gathered, tensors); });
+}
+
+Pending<void> ProcessGroup::reduce_scatter_into_coalesced_async(
+    const std::vector<torch::Tensor>& own, const std::vector<torch::Tensor>& parts,
+    Reduction reduction) {
+    return coalesced(
+        "reduce_scatter_into_coalesced", parts, own,
+        [&](std::size_t pair) {
+            return reduce_scatter_into_async(own[pair], parts[pair], reduction);
+        },
+        [&](worker::TimedGroup& group) {
+            for (const torch::Tensor& tensor : parts) {
+                (void)divides(tensor, reduction);
+            }
+            return group.reduce_scatter_into(own, parts, {.reduceOp = reduce_op(reduction)});
+        });
 }
 
 Pending<torch::Tensor> ProcessGroup::gather_async(const torch::Tensor& tensor, int root) {
@@ -308,13 +431,17 @@ Pending<void> ProcessGroup::scatter_async(const torch::Tensor& tensor, const tor
 Pending<torch::Tensor> ProcessGroup::reduce_scatter_async(const torch::Tensor& parts,
                                                           Reduction reduction) {
     if (is_over_gloo(parts)) {
-        return rows_for_reduction("reduce_scatter", reduction,
+        return rows_for_reduction("reduce_scatter", reduction, {},
                                   [&] {
                                       (void)parts_of(parts, world_size());
                                       return parts;
                                   })
             .then([reduction, state = state_](const torch::Tensor& rows) {
-                return state->compute("reduce_scatter", [&] { return reduced(rows, reduction); });
+                return state->compute("reduce_scatter", [&] {
+                    torch::Tensor result = torch::empty_like(rows[0]);
+                    reduce_into(result, rows, reduction);
+                    return result;
+                });
             });
     }
     return reducing(
@@ -328,17 +455,17 @@ Pending<torch::Tensor> ProcessGroup::reduce_scatter_async(const torch::Tensor& p
 
 Pending<void> ProcessGroup::reduce_scatter_into_async(const torch::Tensor& own,
                                                       const torch::Tensor& parts,
-                                                      Reduction reduction) {
+                                                      Reduction reduction,
+                                                      const torch::Tensor& room) {
     const std::string what = "reduce_scatter_into";
     if (is_over_gloo(parts)) {
-        return rows_for_reduction(what, reduction,
+        return rows_for_reduction(what, reduction, room,
                                   [&] {
                                       check_flat(parts, own, world_size());
                                       return parts.view({world_size(), -1});
                                   })
             .then([what, own, reduction, state = state_](const torch::Tensor& rows) {
-                return state->compute(what,
-                                      [&] { (void)own.view(-1).copy_(reduced(rows, reduction)); });
+                return state->compute(what, [&] { reduce_into(own.view(-1), rows, reduction); });
             });
     }
     return without_value(
@@ -351,11 +478,12 @@ Pending<void> ProcessGroup::reduce_scatter_into_async(const torch::Tensor& own,
 }
 
 Pending<torch::Tensor> ProcessGroup::rows_for_reduction(
-    const std::string& what, Reduction reduction, const std::function<torch::Tensor()>& rows) {
+    const std::string& what, Reduction reduction, const torch::Tensor& room,
+    const std::function<torch::Tensor()>& rows) {
     return result_of(*this, what, [&](torch::Tensor& received) {
         torch::Tensor input = rows().detach().contiguous();
         (void)divides(input, reduction);
-        received = torch::empty_like(input);
+        received = room.defined() ? room.view(input.sizes()) : torch::empty_like(input);
         std::vector<std::int64_t> even;
         return state_->group->alltoall_base(received, input, even, even, {});
     });

@@ -20,6 +20,7 @@
 #include "worker_runtime/comm/exception_text.hpp"
 #include "worker_runtime/comm/late_ranks.hpp"
 #include "worker_runtime/comm/process_group_state.hpp"
+#include "worker_runtime/comm/tensors_under_way.hpp"
 
 namespace ddprun {
 
@@ -362,6 +363,7 @@ Result<void> ProcessGroup::finish() {
     if (state_->is_finished) {
         return {};
     }
+    worker::TensorsUnderWay::wait_for_all();
     state_->background_saves->before_end();
     Result<void> done = barrier();
     if (done) {

@@ -28,6 +28,7 @@ namespace ddprun {
 
 namespace worker {
 class Loss;
+class TimedGroup;
 struct BackendPlace;
 }  // namespace worker
 
@@ -97,6 +98,13 @@ public:
     }
     Pending<void> all_reduce_async(const torch::Tensor& tensor,
                                    Reduction reduction = Reduction::Sum);
+    /// all_reduce() of several tensors, as one operation. They are of one type and device.
+    [[nodiscard]] Result<void> all_reduce_coalesced(const std::vector<torch::Tensor>& tensors,
+                                                    Reduction reduction = Reduction::Sum) {
+        return all_reduce_coalesced_async(tensors, reduction).wait();
+    }
+    Pending<void> all_reduce_coalesced_async(const std::vector<torch::Tensor>& tensors,
+                                             Reduction reduction = Reduction::Sum);
     /// As all_reduce(), for rank `root` alone: on the others `tensor` holds anything afterwards.
     [[nodiscard]] Result<void> reduce(torch::Tensor& tensor, int root = 0,
                                       Reduction reduction = Reduction::Sum) {
@@ -122,6 +130,13 @@ public:
         return all_gather_into_async(gathered, tensor).wait();
     }
     Pending<void> all_gather_into_async(const torch::Tensor& gathered, const torch::Tensor& tensor);
+    /// all_gather_into() of several pairs of tensors, on GPUs as one operation.
+    [[nodiscard]] Result<void> all_gather_into_coalesced(
+        const std::vector<torch::Tensor>& gathered, const std::vector<torch::Tensor>& tensors) {
+        return all_gather_into_coalesced_async(gathered, tensors).wait();
+    }
+    Pending<void> all_gather_into_coalesced_async(const std::vector<torch::Tensor>& gathered,
+                                                  const std::vector<torch::Tensor>& tensors);
     /// As all_gather() on rank `root`; an undefined tensor on the others.
     [[nodiscard]] Result<torch::Tensor> gather(const torch::Tensor& tensor, int root = 0) {
         return gather_async(tensor, root).wait();
@@ -143,13 +158,24 @@ public:
     Pending<torch::Tensor> reduce_scatter_async(const torch::Tensor& parts,
                                                 Reduction reduction = Reduction::Sum);
     /// The same into `own`; on GPUs without a copy. Both tensors: contiguous, of one type; `parts`
-    /// has `world` times the numbers of `own`, in any shape.
+    /// has `world` times the numbers of `own`, in any shape. Gloo receives as many numbers as
+    /// `parts` has: into `room`, a tensor like it, if a caller who comes often keeps one.
     [[nodiscard]] Result<void> reduce_scatter_into(torch::Tensor& own, const torch::Tensor& parts,
                                                    Reduction reduction = Reduction::Sum) {
         return reduce_scatter_into_async(own, parts, reduction).wait();
     }
     Pending<void> reduce_scatter_into_async(const torch::Tensor& own, const torch::Tensor& parts,
-                                            Reduction reduction = Reduction::Sum);
+                                            Reduction reduction = Reduction::Sum,
+                                            const torch::Tensor& room = {});
+    /// reduce_scatter_into() of several pairs of tensors, on GPUs as one operation.
+    [[nodiscard]] Result<void> reduce_scatter_into_coalesced(
+        const std::vector<torch::Tensor>& own, const std::vector<torch::Tensor>& parts,
+        Reduction reduction = Reduction::Sum) {
+        return reduce_scatter_into_coalesced_async(own, parts, reduction).wait();
+    }
+    Pending<void> reduce_scatter_into_coalesced_async(const std::vector<torch::Tensor>& own,
+                                                      const std::vector<torch::Tensor>& parts,
+                                                      Reduction reduction = Reduction::Sum);
     /// [world, ...]: row r is row `rank` of rank r's `parts`, [world, ...] on every rank.
     [[nodiscard]] Result<torch::Tensor> all_to_all(const torch::Tensor& parts) {
         return all_to_all_async(parts).wait();
@@ -211,6 +237,10 @@ public:
     /// it is done, and when a rank is lost meanwhile its result may be anything: what was read to
     /// the CPU is good if this finds nothing afterwards.
     [[nodiscard]] Result<void> check(const std::string& what);
+
+    /// As check(), after waiting for all that `device` has been given: until then tensors that a
+    /// collective writes on a GPU may hold anything.
+    [[nodiscard]] Result<void> check_after(const std::string& what, torch::Device device);
 
     /// The one number in `tensor`, which is read to the CPU, and what check() finds afterwards. A
     /// device that fails meanwhile breaks the group.
@@ -278,11 +308,25 @@ private:
     Pending<torch::Tensor> reducing(const std::string& what, const torch::Tensor& tensor,
                                     Reduction reduction, const BeginReduction& begin);
 
+    /// Checks `pairs`, each of a tensor with numbers of all ranks and one of this rank's, and has
+    /// `begin_each` begin them one by one over Gloo, else `begin_all` all of them at once.
+    Pending<void> coalesced(
+        const std::string& what, const std::vector<torch::Tensor>& of_all,
+        const std::vector<torch::Tensor>& of_one,
+        const std::function<Pending<void>(std::size_t pair)>& begin_each,
+        const std::function<c10::intrusive_ptr<c10d::Work>(worker::TimedGroup& group)>& begin_all);
+
     /// Whether Gloo carries `tensor`; one that is undefined is refused there.
     [[nodiscard]] bool is_over_gloo(const torch::Tensor& tensor) const;
 
-    /// Over Gloo: this rank's row of each rank, of `rows()`, [world, ...].
+    /// Over Gloo: all_gather_into().
+    Pending<void> parts_into(const std::string& what, const torch::Tensor& gathered,
+                             const torch::Tensor& tensor);
+
+    /// Over Gloo: this rank's row of each rank, of `rows()`, [world, ...]; in `room` if it is
+    /// defined.
     Pending<torch::Tensor> rows_for_reduction(const std::string& what, Reduction reduction,
+                                              const torch::Tensor& room,
                                               const std::function<torch::Tensor()>& rows);
 
     std::shared_ptr<State> state_;

@@ -40,6 +40,20 @@ intrusive_ptr<Work> TimedGroup::reduce_scatter_into(at::Tensor& output, at::Tens
     return timed(getBackend(device.type())->_reduce_scatter_base(output, input, options), device);
 }
 
+intrusive_ptr<Work> TimedGroup::all_gather_into(Tensors outputs, Tensors inputs) {
+    const c10::Device device = device_of(inputs);
+    return timed(getBackend(device.type())->allgather_into_tensor_coalesced(outputs, inputs, {}),
+                 device);
+}
+
+intrusive_ptr<Work> TimedGroup::reduce_scatter_into(Tensors outputs, Tensors inputs,
+                                                    const c10d::ReduceScatterOptions& options) {
+    const c10::Device device = device_of(inputs);
+    return timed(
+        getBackend(device.type())->reduce_scatter_tensor_coalesced(outputs, inputs, options),
+        device);
+}
+
 intrusive_ptr<Work> TimedGroup::coalesced(const c10::Device& device,
                                           const std::function<void()>& begin) {
     const c10::intrusive_ptr<c10d::Backend> engine = getBackend(device.type());

@@ -31,6 +31,12 @@ public:
     c10::intrusive_ptr<c10d::Work> all_gather_into(at::Tensor& output, at::Tensor& input);
     c10::intrusive_ptr<c10d::Work> reduce_scatter_into(at::Tensor& output, at::Tensor& input,
                                                        const c10d::ReduceScatterOptions& options);
+    /// The same of several tensors, as one operation.
+    c10::intrusive_ptr<c10d::Work> all_gather_into(std::vector<at::Tensor> outputs,
+                                                   std::vector<at::Tensor> inputs);
+    c10::intrusive_ptr<c10d::Work> reduce_scatter_into(std::vector<at::Tensor> outputs,
+                                                       std::vector<at::Tensor> inputs,
+                                                       const c10d::ReduceScatterOptions& options);
 
     /// The transfers of tensors on `device`, a GPU, that `begin` begins, as one operation of the
     /// engine.

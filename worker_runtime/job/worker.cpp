@@ -39,7 +39,7 @@ struct Worker::State {
 
     // For trainings without DistributedDataParallel: 1 where the agent has asked to stop.
     torch::Tensor stop_word;
-    c10::intrusive_ptr<c10d::Work> stop_vote;  ///< on its way since the last stop_requested()
+    std::optional<Pending<void>> stop_vote;  ///< on its way since the last stop_requested()
     bool has_agreed_to_stop = false;
 
     ~State() {
@@ -66,16 +66,12 @@ struct Worker::State {
 
     void begin_stop_vote() {
         stop_word.fill_(is_stop_wanted() ? 1 : 0);
-        std::vector<torch::Tensor> words{stop_word};
-        stop_vote = group->c10d()->allreduce(words, {.reduceOp = c10d::ReduceOp::MAX});
+        stop_vote = group->all_reduce_async(stop_word, Reduction::Max);
     }
 
     Result<void> end_stop_vote() {
-        if (stop_vote) {
-            const auto vote = std::exchange(stop_vote, nullptr);
-            if (const Result<void> done =
-                    group->collective("agreeing on a stop request", [&vote] { return vote; });
-                !done) {
+        if (auto vote = std::exchange(stop_vote, std::nullopt)) {
+            if (Result<void> done = vote->wait(); !done) {
                 return done;
             }
             has_agreed_to_stop = has_agreed_to_stop || stop_word.item<std::int32_t>() != 0;
@@ -227,11 +223,7 @@ bool Worker::stop_requested() {
         return false;
     }
     if (!state_->take_ballot() && !state_->has_agreed_to_stop) {
-        // The wait reports every failure of this call.
-        (void)state_->group->collective("asking for stop requests", [this] {
-            state_->begin_stop_vote();
-            return c10::intrusive_ptr<c10d::Work>();
-        });
+        state_->begin_stop_vote();  // its wait reports every failure
     }
     return state_->has_agreed_to_stop;
 }

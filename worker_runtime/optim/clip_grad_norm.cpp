@@ -1,6 +1,9 @@
 #include "worker_runtime/optim/clip_grad_norm.hpp"
 
 #include <cmath>
+#include <map>
+#include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -8,43 +11,92 @@
 
 namespace ddprun {
 
+namespace {
+
+/// By device and type: LibTorch's foreach operators then take all of a list in a few kernels.
+using GradientLists =
+    std::map<std::pair<std::string, torch::ScalarType>, std::vector<torch::Tensor>>;
+
+GradientLists gradients_of(const std::vector<torch::Tensor>& parameters) {
+    GradientLists lists;
+    for (const torch::Tensor& parameter : without_repeats(parameters)) {
+        if (const torch::Tensor& gradient = parameter.grad(); gradient.defined()) {
+            lists[{gradient.device().str(), gradient.scalar_type()}].push_back(gradient);
+        }
+    }
+    return lists;
+}
+
+Result<void> check_norm(double max_norm, double norm_type) {
+    if (norm_type > 0 && max_norm >= 0) {
+        return {};
+    }
+    return Error{ErrorCode::InvalidArgument,
+                 fmt::format("cannot clip to a {}-norm of {}: the norm's type must be above 0, and "
+                             "the norm at least 0",
+                             norm_type, max_norm)};
+}
+
+/// The sum of |number|^norm_type over the gradients of this rank, or their largest |number|:
+/// float64, on `device`.
+torch::Tensor power_of_norm(const GradientLists& lists, double norm_type, torch::Device device) {
+    std::vector<torch::Tensor> norms{torch::zeros({1}, torch::kFloat64).to(device)};
+    for (const auto& [key, gradients] : lists) {
+        norms.push_back(
+            torch::stack(torch::_foreach_norm(gradients, norm_type)).to(norms.front().options()));
+    }
+    const torch::Tensor all = torch::cat(norms);
+    return std::isinf(norm_type) ? all.max() : all.pow(norm_type).sum();
+}
+
+torch::Tensor norm_of_power(const torch::Tensor& power, double norm_type) {
+    return std::isinf(norm_type) ? power : power.pow(1 / norm_type);
+}
+
+void scale(const GradientLists& lists, const torch::Tensor& norm, double max_norm) {
+    // As PyTorch: never up, and no division by zero.
+    const torch::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
+    for (const auto& [key, gradients] : lists) {
+        torch::_foreach_mul_(gradients, factor.to(gradients.front().options()));
+    }
+}
+
+}  // namespace
+
 Result<torch::Tensor> clip_grad_norm(ProcessGroup& group,
                                      const std::vector<torch::Tensor>& parameters, double max_norm,
                                      double norm_type) {
-    if (!(norm_type > 0) || !(max_norm >= 0)) {
-        return Error{ErrorCode::InvalidArgument,
-                     fmt::format("cannot clip to a {}-norm of {}: the norm's type must be above 0, "
-                                 "and the norm at least 0",
-                                 norm_type, max_norm)};
+    if (const Result<void> right = check_norm(max_norm, norm_type); !right) {
+        return right.error();
     }
     const torch::NoGradGuard no_grad;
-    const bool is_maximum = std::isinf(norm_type);
-    std::vector<torch::Tensor> gradients;
-    torch::Tensor norm = torch::zeros({}, torch::dtype(torch::kFloat64).device(group.device()));
-    for (const torch::Tensor& parameter : without_repeats(parameters)) {
-        if (parameter.grad().defined()) {
-            gradients.push_back(parameter.grad());
-            const torch::Tensor own =
-                torch::linalg_vector_norm(gradients.back(), norm_type).to(norm.options());
-            norm = is_maximum ? torch::maximum(norm, own) : norm + own.pow(norm_type);
-        }
-    }
-    const Result<void> done = group.all_reduce(norm, is_maximum ? Reduction::Max : Reduction::Sum);
-    if (!done) {
+    const GradientLists lists = gradients_of(parameters);
+    torch::Tensor power = power_of_norm(lists, norm_type, group.device());
+    if (const Result<void> done =
+            group.all_reduce(power, std::isinf(norm_type) ? Reduction::Max : Reduction::Sum);
+        !done) {
         return done.error();
     }
-    if (!is_maximum) {
-        norm = norm.pow(1 / norm_type);
-    }
+    const torch::Tensor norm = norm_of_power(power, norm_type);
     // A GPU's norm may be anything if a rank was lost before it was computed.
     if (const Result<double> read = group.read("clipping gradients", norm); !read) {
         return read.error();
     }
-    // As PyTorch: never up, and no division by zero.
-    const torch::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
-    for (torch::Tensor& gradient : gradients) {
-        gradient.mul_(factor.to(gradient.options()));
+    scale(lists, norm, max_norm);
+    return norm;
+}
+
+Result<torch::Tensor> clip_grad_norm(const std::vector<torch::Tensor>& parameters, double max_norm,
+                                     double norm_type) {
+    if (const Result<void> right = check_norm(max_norm, norm_type); !right) {
+        return right.error();
     }
+    const torch::NoGradGuard no_grad;
+    const GradientLists lists = gradients_of(parameters);
+    const torch::Device device =
+        lists.empty() ? torch::Device(torch::kCPU) : lists.begin()->second.front().device();
+    const torch::Tensor norm = norm_of_power(power_of_norm(lists, norm_type, device), norm_type);
+    scale(lists, norm, max_norm);
     return norm;
 }
 

@@ -17,6 +17,7 @@
 #include "base/check.hpp"
 #include "base/whole_number.hpp"
 #include "worker_runtime/comm/exception_text.hpp"
+#include "worker_runtime/comm/tensors_under_way.hpp"
 #include "worker_runtime/state/optimizer_state.hpp"
 
 namespace ddprun {
@@ -261,6 +262,7 @@ std::set<std::string> TrainingState::parameters_without(
 
 Result<worker::CollectedState> TrainingState::collect_tensors(const ProcessGroup& group,
                                                               bool is_expected) const {
+    worker::TensorsUnderWay::wait_for_all();  // whoever copies them may be another thread
     worker::CollectedState state{.models = model_tensors()};
     if (models_.size() == 1) {
         state.models_prefix = models_.begin()->first + ".";

@@ -10,7 +10,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <torch/nn/module.h>
@@ -30,15 +29,6 @@ void give_to_all(const ProcessGroup& group, const std::vector<torch::Tensor>& te
         torch::NoGradGuard no_grad;
         c10d::broadcast_coalesced(group.c10d(), tensors, kBroadcastBytes, giver);
     }
-}
-
-/// Waits for the device, and throws if a rank is lost: until then tensors that a collective writes
-/// may hold anything.
-void await_device(const ProcessGroup& group, const torch::Device& device) {
-    if (!device.is_cpu()) {
-        c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
-    }
-    group.loss()->check();
 }
 
 /// Compares the parameters' shapes with the other ranks'. The other ranks' shapes may be anything
@@ -243,7 +233,9 @@ GradientReducer::GradientReducer(torch::nn::Module& network, ProcessGroup group,
     const std::vector<torch::Tensor> buffers = network.buffers();
     all.insert(all.end(), buffers.begin(), buffers.end());
     give_to_all(engine_->group, all);
-    await_device(engine_->group, parameters.front().device());
+    const Result<void> given = engine_->group.check_after("giving all ranks the network of rank 0",
+                                                          parameters.front().device());
+    TORCH_CHECK_WITH(DistBackendError, given.has_value(), given.error().what);
     if (options.broadcast_buffers) {
         engine_->buffers = buffers;
     }

@@ -15,8 +15,36 @@ namespace ddprun::worker {
 
 namespace {
 
-/// Buckets whose sums are under way at once: one travels while the next one is filled.
-constexpr std::size_t kUnderWayMax = 2;
+/// The beginning of `room`, which is made anew unless it is of `like`'s type and large enough.
+torch::Tensor room_like(torch::Tensor& room, const torch::Tensor& like) {
+    if (!room.defined() || room.numel() < like.numel() ||
+        room.scalar_type() != like.scalar_type() || room.device() != like.device()) {
+        room = torch::empty_like(like);
+    }
+    return room.narrow(0, 0, like.numel());
+}
+
+/// Moves the gradients of a bucket's parameters to their places in `flat`; zeros where there is
+/// none.
+void fill(const torch::Tensor& flat, const ParameterBucket& parameters) {
+    std::int64_t end = 0;
+    for (const ParameterBucket::Place& place : parameters.places) {
+        torch::Tensor parameter = place.parameter;
+        flat.narrow(0, end, place.offset - end).zero_();
+        end = place.offset + parameter.numel();
+        const torch::Tensor to = flat.narrow(0, place.offset, parameter.numel());
+        const torch::Tensor& gradient = parameter.grad();
+        if (!gradient.defined()) {
+            to.zero_();
+            continue;
+        }
+        TORCH_CHECK(gradient.layout() == torch::kStrided,
+                    "ShardedOptimizer: the sparse gradient of ", place.name, " cannot be divided");
+        to.view(gradient.sizes()).copy_(gradient);
+        parameter.mutable_grad().reset();
+    }
+    flat.narrow(0, end, flat.numel() - end).zero_();
+}
 
 }  // namespace
 
@@ -104,24 +132,23 @@ void ShardedGradients::reduce(Bucket& bucket) {
         under_way_.pop_front();
     }
     collect(bucket);
-    bucket.flat = torch::zeros_like(bucket.parameters->flat);
-    for (const ParameterBucket::Place& place : bucket.parameters->places) {
-        torch::Tensor parameter = place.parameter;
-        if (const torch::Tensor& gradient = parameter.grad(); gradient.defined()) {
-            TORCH_CHECK(gradient.layout() == torch::kStrided,
-                        "ShardedOptimizer: the sparse gradient of ", place.name,
-                        " cannot be divided");
-            bucket.flat.narrow(0, place.offset, parameter.numel()).copy_(gradient.flatten());
-            parameter.mutable_grad().reset();
-        }
+    const ParameterBucket& parameters = *bucket.parameters;
+    Room& room = rooms_[reductions_++ % kUnderWayMax];
+    const torch::Tensor flat = room_like(room.flat, parameters.flat);
+    fill(flat, parameters);
+    if (!bucket.own.defined()) {
+        bucket.own = torch::empty_like(parameters.own);
     }
+    bucket.average = bucket.is_there ? room_like(room.average, parameters.own) : torch::Tensor();
+    const torch::Tensor& result = bucket.is_there ? bucket.average : bucket.own;
     if (group_.world_size() == 1) {
-        bucket.incoming = bucket.flat;
+        (void)torch::Tensor(result).copy_(flat);
         bucket.pending.emplace(Result<void>());
     } else {
-        bucket.incoming = torch::empty_like(bucket.parameters->own);
+        const torch::Tensor received =
+            flat.is_cpu() ? room_like(room.received, flat) : torch::Tensor();
         bucket.pending.emplace(
-            group_.reduce_scatter_into_async(bucket.incoming, bucket.flat, Reduction::Mean));
+            group_.reduce_scatter_into_async(result, flat, Reduction::Mean, received));
     }
     under_way_.push_back(&bucket);
 }
@@ -132,17 +159,15 @@ void ShardedGradients::collect(Bucket& bucket) {
     }
     const Result<void> done = bucket.pending->wait();
     bucket.pending.reset();
-    bucket.flat.reset();
     TORCH_CHECK_WITH(DistBackendError, done.has_value(), done.error().what);
-    const torch::Tensor incoming = std::exchange(bucket.incoming, torch::Tensor());
-    if (bucket.own.defined()) {
-        bucket.own.add_(incoming);
-    } else {
-        bucket.own = incoming;
+    if (bucket.average.defined()) {
+        bucket.own.add_(std::exchange(bucket.average, torch::Tensor()));
     }
+    bucket.is_there = true;
 }
 
 void ShardedGradients::finish() {
+    group_.loss()->check();  // else a pass that a loss has ended lacks gradients
     std::vector<std::string> missing;
     for (std::size_t i = 0; has_begun_ && i < left_; ++i) {
         for (std::size_t place = 0; place < buckets_[i].is_missing.size(); ++place) {
@@ -161,7 +186,7 @@ void ShardedGradients::finish() {
 
 void ShardedGradients::clear() {
     for (Bucket& bucket : buckets_) {
-        bucket.own.reset();
+        bucket.is_there = false;
     }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -44,20 +45,31 @@ public:
     void finish();
     /// This rank's part of the gradients of that bucket, [n]; undefined if there are none.
     [[nodiscard]] const torch::Tensor& own(std::size_t bucket) const {
-        return buckets_[bucket].own;
+        return buckets_[bucket].is_there ? buckets_[bucket].own : kNone;
     }
     void clear();
 
 private:
     class Hook;
 
+    /// Buckets whose sums are under way at once: one travels while the next one is filled.
+    static constexpr std::size_t kUnderWayMax = 2;
+    static inline const torch::Tensor kNone;
+
+    /// Memory for a bucket under way, kept from step to step: new memory costs page faults.
+    struct Room {
+        torch::Tensor flat;      ///< what is sent
+        torch::Tensor received;  ///< on CPUs
+        torch::Tensor average;
+    };
+
     struct Bucket {
         const ParameterBucket* parameters = nullptr;
         std::vector<bool> is_missing;  ///< in this pass, by place
-        torch::Tensor flat;            ///< what is sent
-        torch::Tensor incoming;
         std::optional<Pending<void>> pending;
+        torch::Tensor average;  ///< is to be added to `own`; undefined: `own` itself is written
         torch::Tensor own;
+        bool is_there = false;  ///< `own` has a gradient
     };
 
     void begin_pass();
@@ -71,6 +83,8 @@ private:
     bool has_begun_ = false;         ///< a pass has, and is not over
     std::size_t left_ = 0;           ///< buckets of this pass that are not yet sent
     std::deque<Bucket*> under_way_;  ///< the oldest comes first
+    std::array<Room, kUnderWayMax> rooms_;
+    std::size_t reductions_ = 0;  ///< so far; they take the rooms in turn
 };
 
 }  // namespace ddprun::worker

@@ -94,7 +94,9 @@ ShardedOptimizerBase::ShardedOptimizerBase(const torch::nn::Module& network, Pro
                                            const std::vector<OptimizerParamGroup>& groups,
                                            std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                                            const ShardedOptimizerOptions& options)
-    : Optimizer(groups, std::move(defaults)), group_(std::move(group)) {
+    : Optimizer(groups, std::move(defaults)),
+      group_(std::move(group)),
+      overlaps_gather_(options.overlaps_gather) {
     agree_on_parameters(group_, described(network, param_groups()));
     const torch::NoGradGuard no_grad;
     struct Waiting {
@@ -166,7 +168,13 @@ void ShardedOptimizerBase::give_to_all() {
     for (const ParameterBucket& bucket : buckets_) {
         given.push_back(group_.broadcast_async(bucket.flat));
     }
-    const Result<void> done = all_of(std::move(given)).wait();
+    Result<void> done = all_of(std::move(given)).wait();
+    for (const ParameterBucket& bucket : buckets_) {
+        if (done) {
+            done = group_.check_after("giving all ranks the parameters of rank 0",
+                                      bucket.flat.device());
+        }
+    }
     TORCH_CHECK_WITH(DistBackendError, done.has_value(), done.error().what);
 }
 
@@ -229,6 +237,11 @@ std::vector<OptimizerParamGroup> ShardedOptimizerBase::local_groups() const {
     return groups;
 }
 
+void ShardedOptimizerBase::await_gathers() {
+    const Result<void> gathered = gathers_.wait();
+    TORCH_CHECK_WITH(DistBackendError, gathered.has_value(), gathered.error().what);
+}
+
 torch::Tensor ShardedOptimizerBase::step_shards(const LossClosure& closure) {
     torch::Tensor loss;
     if (closure) {
@@ -236,6 +249,7 @@ torch::Tensor ShardedOptimizerBase::step_shards(const LossClosure& closure) {
         loss = closure();
     }
     const torch::NoGradGuard no_grad;
+    await_gathers();  // of parameters that nothing has used since the last step
     (void)shards();
     for (std::size_t i = 0; i < param_groups().size(); ++i) {
         local().param_groups()[i].set_options(param_groups()[i].options().clone());
@@ -249,12 +263,12 @@ torch::Tensor ShardedOptimizerBase::step_shards(const LossClosure& closure) {
         gradients_->clear();
     }
     if (group_.world_size() > 1) {
-        std::vector<Pending<void>> gathers;
         for (const ParameterBucket& bucket : buckets_) {
-            gathers.push_back(group_.all_gather_into_async(bucket.flat, bucket.own));
+            gathers_.add(bucket.flat, group_.all_gather_into_async(bucket.flat, bucket.own));
         }
-        const Result<void> gathered = all_of(std::move(gathers)).wait();
-        TORCH_CHECK_WITH(DistBackendError, gathered.has_value(), gathered.error().what);
+        if (!overlaps_gather_) {
+            await_gathers();
+        }
     }
     return loss;
 }

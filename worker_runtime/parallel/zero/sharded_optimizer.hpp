@@ -14,6 +14,7 @@
 #include <torch/types.h>
 
 #include "worker_runtime/comm/process_group.hpp"
+#include "worker_runtime/comm/tensors_under_way.hpp"
 #include "worker_runtime/nn/without_repeats.hpp"
 #include "worker_runtime/parallel/zero/sharded_gradients.hpp"
 
@@ -27,6 +28,11 @@ struct ShardedOptimizerOptions {
     /// parameters have no gradients after backward: shards() have them. Passes without step()
     /// between them add up. Each pass gives every parameter a gradient.
     bool shards_gradients = false;
+    /// step() returns while the ranks gather the parameters, and the first operator of LibTorch
+    /// that takes one of a bucket, on the thread of step(), waits for that bucket. Code that reads
+    /// or writes parameters by address (data_ptr(), accessor()) or on another thread waits for
+    /// nothing. A peer that dies meanwhile is the error of the next collective.
+    bool overlaps_gather = false;
 };
 
 namespace worker {
@@ -66,12 +72,16 @@ private:
     void add_bucket(const std::vector<torch::Tensor>& parameters);
     /// Gives everyone rank 0's parameters.
     void give_to_all();
+    /// Waits for the parameters of all ranks.
+    void await_gathers();
     /// The gradient of this rank's elements; undefined without one.
     [[nodiscard]] torch::Tensor gradient_of(const torch::Tensor& parameter,
                                             const Slice& slice) const;
 
     ProcessGroup group_;
+    bool overlaps_gather_;
     std::vector<ParameterBucket> buckets_;
+    TensorsUnderWay gathers_;
     std::unordered_map<const c10::TensorImpl*, Slice> slices_;  ///< by parameter
     std::optional<ShardedGradients> gradients_;
 };
