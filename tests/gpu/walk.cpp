@@ -143,6 +143,24 @@ Tensors pending(ProcessGroup& group, const Device& device) {
     return results;
 }
 
+/// Several tensors in one operation.
+Tensors coalesced(ProcessGroup& group, const Device& device) {
+    const Tensors sums = {numbers(group, device, {kMany}), numbers(group, device, {3})};
+    Pending<void> reduced = group.all_reduce_coalesced_async(sums, Reduction::Mean);
+    const auto options = torch::dtype(torch::kFloat64).device(device);
+    const Tensors gathered = {torch::zeros({kWorld * kMany}, options),
+                              torch::zeros({kWorld * 3}, options)};
+    Pending<void> all = group.all_gather_into_coalesced_async(
+        gathered, {numbers(group, device, {kMany}), numbers(group, device, {3})});
+    const Tensors own = {torch::zeros({kMany}, options), torch::zeros({3}, options)};
+    must(group.reduce_scatter_into_coalesced(
+        own, {numbers(group, device, {kWorld, kMany}), numbers(group, device, {kWorld, 3})},
+        Reduction::Mean));
+    must(all.wait());
+    must(reduced.wait());
+    return {sums[0], sums[1], gathered[0], gathered[1], own[0], own[1]};
+}
+
 Sequential make_network(const Device& device) {
     torch::manual_seed(7);
     Sequential network(Linear(6, 8), torch::nn::BatchNorm1d(8), Tanh(), Linear(8, 8), Tanh(),
@@ -200,6 +218,40 @@ Tensors reducer(ProcessGroup& group, const Device& device) {
         const Tensors parameters = network->parameters();
         results.insert(results.end(), parameters.begin(), parameters.end());
         results.push_back(network->named_buffers()["1.running_mean"]);
+    }
+    return results;
+}
+
+/// ZeRO-1, with a gather behind step(), and ZeRO-2. Rank 0's parameters are given to all.
+Tensors sharded(ProcessGroup& group, const Device& device) {
+    Tensors results;
+    for (const bool shards_gradients : {false, true}) {
+        Sequential network = make_network(device);
+        if (group.rank() == 1) {
+            const torch::NoGradGuard no_grad;
+            network->parameters()[0].zero_();
+        }
+        std::optional<DistributedDataParallel<torch::nn::SequentialImpl>> model;
+        if (!shards_gradients) {
+            model.emplace(network, group);
+        }
+        ShardedOptimizer<FusedAdamW> optimizer(
+            *network, group, AdamWOptions(0.1),
+            {.bucket_bytes = 512, .shards_gradients = shards_gradients, .overlaps_gather = true});
+        for (int step = 0; step < 3; ++step) {
+            optimizer.zero_grad();
+            const Tensor input = batch_of(group, device, step);
+            (model ? model->forward(input) : network->forward(input)).square().mean().backward();
+            if (shards_gradients) {
+                results.push_back(must(clip_grad_norm(group, optimizer.shards(), 0.01)));
+            } else {
+                results.push_back(must(clip_grad_norm(network->parameters(), 0.01)));
+            }
+            optimizer.step();
+        }
+        for (const Tensor& parameter : network->parameters()) {
+            results.push_back(parameter.clone());
+        }
     }
     return results;
 }
@@ -454,11 +506,10 @@ void load_batches(const Worker& worker) {
 void walk(const Worker& worker, ProcessGroup& group, const std::string& folder) {
     using Part = Tensors (*)(ProcessGroup&, const Device&);
     const std::map<std::string, Part> parts = {
-        {"collectives", collectives}, {"compression", compression},
-        {"evaluation", evaluation},   {"optimizers", optimizers},
-        {"pending", pending},         {"recomputation", recomputation},
-        {"reducer", reducer},         {"subgroups", subgroups},
-        {"synced_norm", synced_norm}, {"transfers", transfers}};
+        {"coalesced", coalesced},   {"collectives", collectives},     {"compression", compression},
+        {"evaluation", evaluation}, {"optimizers", optimizers},       {"sharded", sharded},
+        {"pending", pending},       {"recomputation", recomputation}, {"reducer", reducer},
+        {"subgroups", subgroups},   {"synced_norm", synced_norm},     {"transfers", transfers}};
     const Device device = group.device();
     require(torch::empty({1}, device.type()).device() == device, "the current device");
     for (const auto& [name, part] : parts) {

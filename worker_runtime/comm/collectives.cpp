@@ -262,6 +262,13 @@ Pending<void> ProcessGroup::all_reduce_async(const torch::Tensor& tensor, Reduct
 Pending<void> ProcessGroup::all_reduce_coalesced_async(const std::vector<torch::Tensor>& tensors,
                                                        Reduction reduction) {
     const std::string what = "all_reduce_coalesced";
+    if (!tensors.empty() && is_sent_by_cpu(state_->at, tensors.front())) {
+        std::vector<Pending<void>> begun;  // c10d's Gloo has none for GPUs
+        for (const torch::Tensor& tensor : tensors) {
+            begun.push_back(all_reduce_async(tensor, reduction));
+        }
+        return all_of(std::move(begun));
+    }
     bool is_divided = false;
     Pending<void> pending = collective_async(what, [&] {
         TORCH_CHECK(!tensors.empty(), "there is no tensor");

@@ -17,14 +17,12 @@
 #include <utility>
 #include <vector>
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
 #include "base/os/unique_fd.hpp"
 #include "base/runtime_limits.hpp"
 
 struct sockaddr_storage;
-
-namespace c10d {
-class Backend;
-}  // namespace c10d
 
 namespace ddprun::worker {
 
