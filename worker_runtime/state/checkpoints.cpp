@@ -325,7 +325,10 @@ void Checkpoints::tell_begun(std::int64_t step) const {
 void Checkpoints::tell_ended(const Result<void>& done, std::uint64_t bytes,
                              std::uint64_t places) const {
     if (group_.rank() == 0) {
-        worker_.save_ended({.is_complete = done.has_value(), .bytes = bytes, .places = places});
+        worker_.save_ended({.is_complete = done.has_value(),
+                            .bytes = bytes,
+                            .places = places,
+                            .why = done ? std::string() : done.error().what});
     }
 }
 

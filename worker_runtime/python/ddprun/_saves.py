@@ -93,9 +93,10 @@ class Checkpoints:
             try:
                 write.write(exchange, manifest, self._worker.is_isolated, self._worker._warn)
             except CheckpointError as error:
+                self._report.failed(str(error))
                 self._say(str(error))
                 return False
-            self._report.ended(write.size_of_all(), ON_DISK)
+            self._report.saved(write.size_of_all(), ON_DISK)
         return True
 
     def save_async(self, step: int, *, while_saving: str = "wait", rng: bool = True,
@@ -127,6 +128,7 @@ class Checkpoints:
             write, manifest = self._prepared(exchange, step, things, rng)
             short = self._shortage(exchange, write)
             if short is not None:
+                self._report.failed(short)
                 return self._refused(saving, short)
             self._start(saving, write, manifest, things, tier, has_disk)
             self._report.goes_on()
@@ -251,11 +253,11 @@ class Checkpoints:
                 write.agree(self._back, copy_problem)
                 places = self._write(self._back, write, manifest, tier, has_disk)
             except CheckpointError as error:
-                self._report.ended(None, 0)
+                self._report.failed(str(error))
                 goes_on = "; the training goes on" if isinstance(error, NotKept) else ""
                 self._say(str(error) + goes_on)
                 raise
-            self._report.ended(write.size_of_all(), places)
+            self._report.saved(write.size_of_all(), places)
 
         self._last = saving
         saving._start(copy, work)
