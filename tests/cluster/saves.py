@@ -220,6 +220,17 @@ class Saves(unittest.TestCase):
         self.assertEqual(failed[-1]["step"], 2)
         self.assertRegex(failed[-1]["reason"], r"rank 1: .*\.safetensors: .*File too large")
 
+    def test_in_cpp_the_last_save_of_a_step_is_resumed_wherever_it_is(self):
+        if not PEER:
+            self.skipTest("there is no LibTorch")
+        for ways in ("md", "dm", "mdm"):
+            with self.subTest(ways):
+                job = self.start("ddprun", "--nproc-per-node", "2", "--memory-checkpoints", "64M",
+                                 "--rdzv-id", f"{JOB}-{ways}", PEER, "saved_twice",
+                                 os.path.join(self.folder, ways), ways)
+                said = job.stdout.read()
+                self.assertEqual(job.wait(PATIENCE_S), 0, said)
+
     def test_a_disk_that_falls_behind_is_said_and_that_it_keeps_up_again(self):
         job = self.job(BUSY)
         self.wait_for(job, "ddprun: warning: checkpoints fall behind: 3 saves in a row")

@@ -657,6 +657,31 @@ int prepared(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// saved_twice DIR WAYS: saves one step again and again, to the disk for a `d` in WAYS and into
+/// memory for an `m`. The last save is resumed.
+int saved_twice(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    constexpr std::int64_t kStep = 7;
+    torch::Tensor table = torch::zeros({3});
+    TrainingState state;
+    state.add("table", table);
+    CheckpointsOptions options;
+    options.disk_every = kStep + 1;
+    Checkpoints checkpoints(arguments.at(0), worker, group, options);
+    (void)must(checkpoints.resume(state));
+    for (const char way : arguments.at(1)) {
+        table.add_(1);
+        must(way == 'd' ? checkpoints.save(kStep, state) : checkpoints.save_async(kStep, state));
+        must(checkpoints.wait());
+    }
+    const torch::Tensor last = table.clone();
+    table.zero_();
+    require(must(checkpoints.resume(state)) == kStep, "nothing is resumed");
+    require(torch::equal(table, last), fmt::format("save {} is resumed", table[0].item<float>()));
+    say("the last save is resumed");
+    return worker.finish();
+}
+
 /// texts DIR: texts of all lengths come whole, and short ones in one exchange.
 int texts(Worker& worker, const Arguments& /*arguments*/) {
     ProcessGroup group = must(worker.process_group());
@@ -733,6 +758,7 @@ int main(int argc, char** argv) {
         {"prepared", prepared},
         {"refuses", refuses},
         {"shards", shards},
+        {"saved_twice", saved_twice},
         {"slow_reader", slow_reader},
         {"slow_writer", slow_writer},
         {"spread", spread},

@@ -121,6 +121,7 @@ Result<worker::Manifest> manifest_of(std::int64_t step, const DdprunManifest* gi
         return values ? files.error() : values.error();
     }
     worker::Manifest manifest{.info = {.step = step,
+                                       .save = given->save,
                                        .generation = ddprun::Generation(given->generation),
                                        .world_size = given->world_size,
                                        .values = *std::move(values)},
@@ -156,7 +157,8 @@ void hand_out(worker::LoadedCheckpoint loaded, DdprunOpen** open, DdprunInfo* in
     for (const auto& tensor : opened->loaded.tensors) {
         opened->tensors.push_back(&tensor);
     }
-    *info = {.generation = opened->loaded.info.generation.value(),
+    *info = {.save = opened->loaded.info.save,
+             .generation = opened->loaded.info.generation.value(),
              .world_size = opened->loaded.info.world_size,
              .value_count = opened->values.size(),
              .tensor_count = opened->tensors.size()};
