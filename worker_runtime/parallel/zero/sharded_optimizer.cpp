@@ -94,7 +94,9 @@ ShardedOptimizerBase::ShardedOptimizerBase(const torch::nn::Module& network, Pro
                                            const std::vector<OptimizerParamGroup>& groups,
                                            std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                                            const ShardedOptimizerOptions& options)
-    : Optimizer(groups, std::move(defaults)), group_(std::move(group)) {
+    : Optimizer(groups, std::move(defaults)),
+      group_(std::move(group)),
+      mesh_dimension_(options.mesh_dimension) {
     agree_on_parameters(group_, described(network, param_groups()));
     const torch::NoGradGuard no_grad;
     struct Waiting {

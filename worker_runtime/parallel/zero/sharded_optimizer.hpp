@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -27,6 +28,9 @@ struct ShardedOptimizerOptions {
     /// parameters have no gradients after backward: shards() have them. Passes without step()
     /// between them add up. Each pass gives every parameter a gradient.
     bool shards_gradients = false;
+    /// The name of the Mesh's dimension along which the group's ranks lie. Checkpoints have it as
+    /// that of TrainingState::add_part().
+    std::string mesh_dimension = {};
 };
 
 namespace worker {
@@ -45,6 +49,8 @@ public:
     [[nodiscard]] const Slice& slice_of(const torch::Tensor& parameter) const;
     /// This rank's own optimizer; it steps the slices, and has their state.
     [[nodiscard]] virtual torch::optim::Optimizer& local() = 0;
+    /// As in the options.
+    [[nodiscard]] const std::string& mesh_dimension() const { return mesh_dimension_; }
 
     /// This rank's elements of each parameter, [n], with their gradients, say for clip_grad_norm().
     /// With sharded gradients it waits for those of the last pass.
@@ -71,6 +77,7 @@ private:
                                             const Slice& slice) const;
 
     ProcessGroup group_;
+    std::string mesh_dimension_;
     std::vector<ParameterBucket> buckets_;
     std::unordered_map<const c10::TensorImpl*, Slice> slices_;  ///< by parameter
     std::optional<ShardedGradients> gradients_;

@@ -35,6 +35,7 @@ class Part(NamedTuple):
     size: int
     global_shape: Sequence[int] | None
     offsets: Sequence[int] | None
+    mesh_dimension: str = ""  # along which the whole is sharded; empty: it has no name
 
 
 class StoredPart(NamedTuple):
@@ -96,7 +97,8 @@ _Numbers = ctypes.POINTER(ctypes.c_int64)
 class _Tensor(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("dtype", ctypes.c_char_p),
                 ("dimensions", ctypes.c_uint64), ("shape", _Numbers), ("global_shape", _Numbers),
-                ("offsets", _Numbers), ("bytes", ctypes.c_void_p), ("size", ctypes.c_uint64)]
+                ("offsets", _Numbers), ("mesh_dimension", ctypes.c_char_p),
+                ("bytes", ctypes.c_void_p), ("size", ctypes.c_uint64)]
 
 
 class _File(ctypes.Structure):
@@ -381,6 +383,7 @@ def _tensors(parts: Sequence[Part]) -> Any:
         if part.global_shape is not None and part.offsets is not None:
             tensor.global_shape = _numbers(part.global_shape)
             tensor.offsets = _numbers(part.offsets)
+            tensor.mesh_dimension = _text(part.mesh_dimension)
         tensor.bytes, tensor.size = part.pointer, part.size
     return tensors
 

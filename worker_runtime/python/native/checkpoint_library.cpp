@@ -280,10 +280,12 @@ std::int32_t ddprun_checkpoint_check_parts(const DdprunTensor* parts, const std:
             if (view.layout) {
                 box.offsets = view.layout->offsets;
             }
-            all.push_back({.rank = ranks[i],
-                           .dtype = view.dtype,
-                           .global_shape = view.layout ? view.layout->global_shape : view.shape,
-                           .box = std::move(box)});
+            all.push_back(
+                {.rank = ranks[i],
+                 .dtype = view.dtype,
+                 .global_shape = view.layout ? view.layout->global_shape : view.shape,
+                 .box = std::move(box),
+                 .mesh_dimension = view.layout ? view.layout->mesh_dimension : std::string()});
         }
         return worker::check_parts(views->front().name, all);
     });

@@ -27,7 +27,7 @@ struct DdprunPartial {
     char name[128];
 };
 
-/// TensorView. `global_shape` and `offsets` are null if it is the whole tensor.
+/// TensorView. `global_shape`, `offsets` and `mesh_dimension` are null if it is the whole tensor.
 struct DdprunTensor {
     const char* name;
     const char* dtype;
@@ -35,6 +35,7 @@ struct DdprunTensor {
     const std::int64_t* shape;
     const std::int64_t* global_shape;
     const std::int64_t* offsets;
+    const char* mesh_dimension;
     const void* bytes;
     std::uint64_t size;
 };
