@@ -45,4 +45,16 @@ bool is_utf8(std::string_view text) {
     return true;
 }
 
+std::string utf8_cut(std::string_view text, std::size_t bytes_max) {
+    if (text.size() <= bytes_max) {
+        return std::string(text);
+    }
+    constexpr std::string_view kCut = "…";
+    std::size_t end = bytes_max - kCut.size();
+    while (end > 0 && (byte_at(text, end) & 0xc0U) == 0x80) {
+        --end;
+    }
+    return std::string(text.substr(0, end)) + std::string(kCut);
+}
+
 }  // namespace ddprun

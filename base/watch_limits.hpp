@@ -38,6 +38,7 @@ struct WatchLimits {
     std::size_t stall_ranks_named = 4;        ///< of those for which the others wait
     /// between two reports of a node's saves: of those that end meanwhile the last one is reported
     Milliseconds saves_interval{1000};
+    std::size_t save_reason_columns_max = 500;  ///< characters in which a node says why one failed
     int saves_late = 3;  ///< so many in a row: the disk falls behind; as many in time: no longer
     /// between two looks for the live line of a terminal, which is drawn anew if it has changed
     Milliseconds live_line_interval{500};

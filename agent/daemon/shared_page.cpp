@@ -48,6 +48,7 @@ std::optional<SavesTold> saves_told(const std::optional<WorkerPage::Saves>& save
                      .failed = saves->failed,
                      .failed_step = saves->failed_step,
                      .failed_at = Instant(time(saves->failed_ns)),
+                     .failed_reason = saves->failed_reason,
                      .late = saves->late,
                      .in_time = saves->in_time,
                      .interval = time(saves->interval_ns)};

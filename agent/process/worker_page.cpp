@@ -48,6 +48,16 @@ void make_life_lock(WorkerPageSlot& slot) {
     pthread_mutexattr_destroy(&attributes);
 }
 
+/// A worker may write any number of bytes: those that have no room are no text.
+template <typename Room>
+std::string text_of(const Room& room, std::uint32_t bytes) {
+    std::string text(bytes > room.size() ? 0 : bytes, '\0');
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        text[i] = room[i].load();
+    }
+    return text;
+}
+
 constexpr int kTries = 4;  // of a write that takes some nanoseconds, once a step or a save
 
 }  // namespace
@@ -80,6 +90,7 @@ Result<std::unique_ptr<WorkerPage>> WorkerPage::create(Generation generation, in
         std::construct_at(worker_page_checkpoints(header, slots) + i);
         std::construct_at(worker_page_pace(header, slots) + i);
         std::construct_at(worker_page_saves(header, slots) + i);
+        std::construct_at(worker_page_reason(header, slots) + i);
     }
     auto page = std::make_unique<WorkerPage>(std::move(file), header);
     page->allow_publishing(publish_until);
@@ -160,8 +171,9 @@ Duration WorkerPage::checkpointing(LocalRank local_rank) const {
 
 std::optional<WorkerPage::Saves> WorkerPage::saves(LocalRank local_rank) const {
     (void)slot(local_rank);
-    const WorkerPageSaves& told =
-        worker_page_saves(header_, static_cast<std::uint32_t>(slot_count_))[local_rank.value()];
+    const auto slots = static_cast<std::uint32_t>(slot_count_);
+    const WorkerPageSaves& told = worker_page_saves(header_, slots)[local_rank.value()];
+    const WorkerPageReason& reason = worker_page_reason(header_, slots)[local_rank.value()];
     for (int i = 0; i < kTries; ++i) {
         const std::uint64_t writes = told.writes.load();
         const Saves saves{.saved = told.saved.load(),
@@ -174,6 +186,7 @@ std::optional<WorkerPage::Saves> WorkerPage::saves(LocalRank local_rank) const {
                           .failed = told.failed.load(),
                           .failed_step = told.failed_step.load(),
                           .failed_ns = told.failed_ns.load(),
+                          .failed_reason = text_of(reason.text, reason.text_bytes.load()),
                           .late = told.late.load(),
                           .in_time = told.in_time.load(),
                           .interval_ns = told.interval_ns.load()};
@@ -201,13 +214,7 @@ std::string WorkerPage::checkpoints(LocalRank local_rank) const {
     const WorkerPageCheckpoints& told = worker_page_checkpoints(
         header_, static_cast<std::uint32_t>(slot_count_))[local_rank.value()];
     const std::uint32_t bytes = told.path_bytes.load();
-    if (bytes > told.path.size()) {
-        return {};
-    }
-    std::string path(bytes, '\0');
-    for (std::uint32_t i = 0; i < bytes; ++i) {
-        path[i] = told.path[i].load();
-    }
+    const std::string path = text_of(told.path, bytes);
     // Not one that is half of another.
     const bool is_whole = told.path_bytes.load() == bytes;
     const bool is_path = path.starts_with('/') && path.find('\0') == std::string::npos;

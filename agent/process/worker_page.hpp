@@ -17,7 +17,7 @@ namespace ddprun::agent {
 /// The agent's end of the page that it shares with the workers of one generation here
 /// (worker_runtime/contract/worker_page.hpp). The memory has no name: it is gone with this object
 /// and the workers that map it, however the agent ends. The agent trusts a worker's bytes only
-/// to be a number, or a path. Any thread; nothing blocks.
+/// to be a number, a path, or a text of any bytes. Any thread; nothing blocks.
 class WorkerPage {
 public:
     /// Fails, leaving nothing, when the kernel gives no such memory.
@@ -86,6 +86,7 @@ public:
         std::uint64_t failed = 0;
         std::uint64_t failed_step = kNoProgress;
         std::int64_t failed_ns = 0;
+        std::string failed_reason;  ///< any bytes; empty: not told
         std::uint64_t late = 0;
         std::uint64_t in_time = 0;
         std::int64_t interval_ns = 0;

@@ -30,6 +30,7 @@ struct SavesTold {
     std::uint64_t failed = 0;
     std::uint64_t failed_step = 0;
     Instant failed_at{};
+    std::string failed_reason;  ///< any bytes; empty: not told
     std::uint64_t late = 0;
     std::uint64_t in_time = 0;
     Duration interval{};

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/printable.hpp"
 #include "rendezvous/events/save_figures.hpp"
 #include "rendezvous/wire/message_fields.hpp"
 
@@ -22,7 +23,8 @@ Milliseconds age(Instant now, Instant at) {
     return milliseconds(std::max(now - at, Duration::zero()));
 }
 
-rdzv::SavesSeen seen_of(Instant now, LocalRank local_rank, const SavesTold& told) {
+rdzv::SavesSeen seen_of(Instant now, LocalRank local_rank, const SavesTold& told,
+                        const WatchLimits& limits) {
     return {.local_rank = local_rank,
             .saved = told.saved,
             .step = told.step,
@@ -33,7 +35,8 @@ rdzv::SavesSeen seen_of(Instant now, LocalRank local_rank, const SavesTold& told
             .places = told.places,
             .failed = told.failed,
             .failed_step = told.failed_step,
-            .failed_age = age(now, told.failed_at)};
+            .failed_age = age(now, told.failed_at),
+            .failed_reason = printable(told.failed_reason, limits.save_reason_columns_max)};
 }
 
 }  // namespace
@@ -75,7 +78,7 @@ SavesWatch::News SavesWatch::look(Instant now, const std::vector<WorkerMoments>&
     }
     const SavesTold& told = *leader->saves;
     const LocalRank local_rank(static_cast<int>(leader - workers.begin()));
-    rdzv::SavesSeen seen = seen_of(now, local_rank, told);
+    rdzv::SavesSeen seen = seen_of(now, local_rank, told, limits_);
     seen.behind = behind(told);
     News news{.events = rdzv::save_events(
                   now, generation_, Rank(base_rank_.value() + local_rank.value()), seen_, seen),

@@ -85,7 +85,7 @@ std::string own_text(const std::string& kind, const json& event) {
                                 .took = Milliseconds(long_number(event, "took_ms")),
                                 .where = said(event, "where")});
     }
-    if (kind == "checkpoint_failed") {
+    if (kind == "checkpoint_failed" && said(event, "reason").empty()) {
         return "the worker's output says why";
     }
     if (kind == "checkpoint_behind" && said(event, "text").empty()) {
@@ -105,10 +105,10 @@ struct Words {
     const char* behind;
 };
 constexpr std::array kWords = {
-    Words{"program", "", ""},      Words{"text", "", ""},        Words{"cause", "cause: ", ""},
-    Words{"action", "", ""},       Words{"for_s", "for ", " s"}, Words{"by", "asked by ", ""},
-    Words{"step", "step ", ""},    Words{"kernel", "", ""},      Words{"logs", "logs in ", ""},
-    Words{"address", "from ", ""},
+    Words{"program", "", ""},      Words{"text", "", ""},         Words{"reason", "", ""},
+    Words{"cause", "cause: ", ""}, Words{"action", "", ""},       Words{"for_s", "for ", " s"},
+    Words{"by", "asked by ", ""},  Words{"step", "step ", ""},    Words{"kernel", "", ""},
+    Words{"logs", "logs in ", ""}, Words{"address", "from ", ""},
 };
 
 /// "2 nodes"; empty: it does not say how many, or as a range.

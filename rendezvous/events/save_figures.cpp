@@ -93,7 +93,8 @@ std::vector<Event> save_events(Instant now, Generation generation, Rank rank,
                           .generation = generation,
                           .rank = rank,
                           .step = seen.failed_step,
-                          .fields = {{"saves", since(before.failed, seen.failed)}}});
+                          .fields = {{"saves", since(before.failed, seen.failed)},
+                                     {"reason", seen.failed_reason}}});
     }
     if (seen.behind != before.behind) {
         events.push_back({.kind = EventKind::CheckpointBehind,

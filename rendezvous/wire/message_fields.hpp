@@ -323,6 +323,7 @@ void visit_fields(Is<SavesSeen> auto& saves, auto& visit) {
     visit_natural(visit, "failed", saves.failed);
     visit_natural(visit, "failed_step", saves.failed_step);
     visit.duration("failed_age_ms", saves.failed_age);
+    visit.text("failed_reason", saves.failed_reason);
     visit.text("behind", saves.behind);
 }
 

@@ -318,7 +318,8 @@ struct SavesSeen {
     std::uint64_t failed = 0;  ///< saves that have failed
     std::uint64_t failed_step = 0;
     Milliseconds failed_age{0};
-    std::string behind;  ///< why saves fall behind, one line for people; empty: they do not
+    std::string failed_reason;  ///< one line for people; empty: the worker has told none
+    std::string behind;         ///< why saves fall behind, one line for people; empty: they do not
 
     bool operator==(const SavesSeen&) const = default;
 };

@@ -166,6 +166,8 @@ class Saves(unittest.TestCase):
         self.wait_for(job, "failed")
         event = self.wait_for_event("checkpoint_failed", lambda event: True)
         self.assertEqual(event["step"], 30)
+        self.assertRegex(event["reason"],
+                         "^checkpoint of step 30 is not saved to .*/checkpoints: rank 0: .+")
         self.assertIn("; 1 save failed\n", self.status())
         self.go_on()
         self.assertEqual(job.wait(PATIENCE_S), 0)
@@ -206,6 +208,28 @@ class Saves(unittest.TestCase):
             self.assertGreater(saved[-1]["bytes"], 96 << 20)  # of both ranks
             self.assertEqual({event["rank"] for event in saved}, {0})
             self.assertEqual(self.events("checkpoint_failed", scenario[0]), [])
+
+    def test_a_save_that_one_rank_in_cpp_cannot_write_says_why(self):
+        if not PEER:
+            self.skipTest("there is no LibTorch")
+        job = self.start("ddprun", "--nproc-per-node", "2", "--log-dir", self.folder + "/logs",
+                         "--rdzv-id", JOB, PEER, "one_cannot_write", self.folder + "/checkpoints")
+        said = job.stdout.read()
+        self.assertEqual(job.wait(PATIENCE_S), 0, said)
+        failed = self.events("checkpoint_failed")
+        self.assertEqual(failed[-1]["step"], 2)
+        self.assertRegex(failed[-1]["reason"], r"rank 1: .*\.safetensors: .*File too large")
+
+    def test_in_cpp_the_last_save_of_a_step_is_resumed_wherever_it_is(self):
+        if not PEER:
+            self.skipTest("there is no LibTorch")
+        for ways in ("md", "dm", "mdm"):
+            with self.subTest(ways):
+                job = self.start("ddprun", "--nproc-per-node", "2", "--memory-checkpoints", "64M",
+                                 "--rdzv-id", f"{JOB}-{ways}", PEER, "saved_twice",
+                                 os.path.join(self.folder, ways), ways)
+                said = job.stdout.read()
+                self.assertEqual(job.wait(PATIENCE_S), 0, said)
 
     def test_a_disk_that_falls_behind_is_said_and_that_it_keeps_up_again(self):
         job = self.job(BUSY)

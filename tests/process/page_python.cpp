@@ -54,5 +54,8 @@ TEST_CASE("what a worker in Python tells is known to its agent, and what it is a
     CHECK(saves->state_bytes == std::uint64_t{1} << 40);
     CHECK(saves->places == (kSavePlaceDisk | kSavePlaceMemory));
     CHECK(saves->in_time == 2);
+    CHECK(saves->failed == 2);
+    CHECK(saves->failed_step == 4813);
+    CHECK(saves->failed_reason == "the disk is “full”");
     CHECK_FALSE((*page)->saves(LocalRank(0)));
 }

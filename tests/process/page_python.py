@@ -21,6 +21,9 @@ worker._page.tell_save_asked(False)
 worker._page.tell_save_begun(4812)
 worker._page.tell_save_stalled(12_000_000)
 worker._page.tell_save_ended(1 << 40, 3)
+worker._page.tell_save_begun(4813)
+worker._page.tell_save_stalled(12_000_000)
+worker._page.tell_save_ended(None, 0, "the disk is “full”")
 if sys.argv[2] == "silent":
     worker.progress(4812)
 else:

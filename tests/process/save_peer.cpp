@@ -329,7 +329,9 @@ int shards(Worker& worker, const Arguments& arguments) {
     torch::Tensor own_rows = whole.narrow(0, row, rows).clone();
     torch::Tensor own_columns = whole.narrow(1, column, columns).clone();
     TrainingState state;
-    state.add_part("rows", own_rows, {7, 5}, {row, 0});
+    // The mesh of the resume may be another one.
+    state.add_part("rows", own_rows, {7, 5}, {row, 0},
+                   arguments.at(1) == "save" ? "shard" : "data");
     state.add_part("columns", own_columns, {7, 5}, {0, column});
     Checkpoints checkpoints(arguments.at(0), worker, group);
     if (arguments.at(1) == "save") {
@@ -342,11 +344,18 @@ int shards(Worker& worker, const Arguments& arguments) {
     require(must(checkpoints.resume(state)) == 1, "nothing is resumed");
     require(torch::equal(own_rows, whole.narrow(0, row, rows)), "these are other rows");
     require(torch::equal(own_columns, whole.narrow(1, column, columns)), "these are other columns");
+    TrainingState taller;
+    taller.add_part("rows", own_rows, {8, 5}, {row, 0}, "data");
+    const auto refused = checkpoints.resume(taller);
+    require(!refused && refused.error().what.find(
+                            "extra.rows is Long [7, 5] sharded along `shard`, this program's is "
+                            "Long [8, 5] sharded along `data`") != std::string::npos,
+            refused ? "a part of another tensor is taken" : refused.error().what);
     say("same");
     return worker.finish();
 }
 
-/// bad_parts DIR overlap|hole|shapes|whole: the ranks' parts of a table are not the table.
+/// bad_parts DIR overlap|hole|shapes|whole|meshes: the ranks' parts of a table are not the table.
 int bad_parts(Worker& worker, const Arguments& arguments) {
     const ProcessGroup group = must(worker.process_group());
     const std::string& flaw = arguments.at(1);
@@ -358,7 +367,8 @@ int bad_parts(Worker& worker, const Arguments& arguments) {
     } else {
         const std::int64_t row = flaw == "overlap" ? 1 : flaw == "hole" ? 3 : 2;
         const std::int64_t rows = flaw == "hole" || (flaw == "shapes" && is_second) ? 5 : 4;
-        state.add_part("table", table, {rows, 3}, {is_second ? row : 0, 0});
+        const std::string dimension = flaw != "meshes" ? "" : is_second ? "shard" : "data";
+        state.add_part("table", table, {rows, 3}, {is_second ? row : 0, 0}, dimension);
     }
     Checkpoints checkpoints(arguments.at(0), worker, group);
     const Result<void> refused = checkpoints.save(1, state);
@@ -657,6 +667,31 @@ int prepared(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
+/// saved_twice DIR WAYS: saves one step again and again, to the disk for a `d` in WAYS and into
+/// memory for an `m`. The last save is resumed.
+int saved_twice(Worker& worker, const Arguments& arguments) {
+    const ProcessGroup group = must(worker.process_group());
+    constexpr std::int64_t kStep = 7;
+    torch::Tensor table = torch::zeros({3});
+    TrainingState state;
+    state.add("table", table);
+    CheckpointsOptions options;
+    options.disk_every = kStep + 1;
+    Checkpoints checkpoints(arguments.at(0), worker, group, options);
+    (void)must(checkpoints.resume(state));
+    for (const char way : arguments.at(1)) {
+        table.add_(1);
+        must(way == 'd' ? checkpoints.save(kStep, state) : checkpoints.save_async(kStep, state));
+        must(checkpoints.wait());
+    }
+    const torch::Tensor last = table.clone();
+    table.zero_();
+    require(must(checkpoints.resume(state)) == kStep, "nothing is resumed");
+    require(torch::equal(table, last), fmt::format("save {} is resumed", table[0].item<float>()));
+    say("the last save is resumed");
+    return worker.finish();
+}
+
 /// texts DIR: texts of all lengths come whole, and short ones in one exchange.
 int texts(Worker& worker, const Arguments& /*arguments*/) {
     ProcessGroup group = must(worker.process_group());
@@ -733,6 +768,7 @@ int main(int argc, char** argv) {
         {"prepared", prepared},
         {"refuses", refuses},
         {"shards", shards},
+        {"saved_twice", saved_twice},
         {"slow_reader", slow_reader},
         {"slow_writer", slow_writer},
         {"spread", spread},

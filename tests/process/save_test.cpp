@@ -172,6 +172,9 @@ TEST_CASE("parts that overlap or leave a hole are refused before a checkpoint is
          "parts: rank 0 has [2,3] at [0,0], rank 1 has [2,3] at [3,0]"},
         {"shapes", "tensor \"extra.table\" is F32 [4,3] on rank 0 and F32 [5,3] on rank 1"},
         {"whole", "tensor \"extra.table\" is F32 [2,3] on rank 0 and F32 [4,3] on rank 1"},
+        {"meshes",
+         "tensor \"extra.table\" is F32 [4,3] sharded along `data` on rank 0 and F32 [4,3] sharded "
+         "along `shard` on rank 1"},
     };
     for (const auto& [flaw, reason] : reasons) {
         SavePeers peers(cluster, 2, {"bad_parts", dir, flaw});

@@ -153,6 +153,50 @@ class Memory(ForkedTest):
         self.on_node(lambda rank: self.checkpoints().save(2, **tensors(2)))
         self.assertEqual(self.resumed(), (2, ""))
 
+    def test_of_two_saves_of_a_step_the_later_one_is_taken(self):
+        """To the disk, or beside the training, which is into memory."""
+        for step, ways in enumerate(("ad", "da", "dad", "ada", "daa"), 7):
+            def act(rank, step=step, ways=ways):
+                checkpoints = self.checkpoints()
+                for value, way in enumerate(ways, step - len(ways) + 1):
+                    if way == "d":
+                        self.assertTrue(checkpoints.save(step, **tensors(value)))
+                    else:
+                        checkpoints.save_async(step, **tensors(value)).wait()
+
+            with self.subTest(ways):
+                self.assertEqual(self.on_node(act), [(None, "")] * 2)
+                self.assertEqual(self.resumed(), (step, ""))
+
+    def test_saves_of_a_step_are_counted_on_after_a_resume(self):
+        self.on_node(lambda rank: [self.checkpoints().save(7, **tensors(1))])
+
+        def act(rank):
+            checkpoints = self.checkpoints()
+            self.assertEqual(checkpoints.resume(**tensors(0)), 7)
+            checkpoints.save_async(7, **tensors(2)).wait()
+            self.assertEqual(checkpoints.resume(**tensors(0)), 7)
+            self.assertTrue(checkpoints.save(7, **tensors(7)))
+
+        self.assertEqual(self.on_node(act), [(None, "")] * 2)
+        self.assertEqual(self.resumed(), (7, ""))
+
+    def test_an_earlier_save_in_memory_is_taken_if_the_later_one_on_the_disk_is_damaged(self):
+        def act(rank):
+            checkpoints = self.checkpoints()
+            checkpoints.save_async(7, **tensors(7)).wait()
+            self.assertTrue(checkpoints.save(7, **tensors(8)))
+
+        self.on_node(act)
+        folder = os.path.join(self.folder, "step-000000000007")
+        name = next(name for name in os.listdir(folder) if name.endswith(".safetensors"))
+        with open(os.path.join(folder, name), "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"\x55")
+        step, said = self.resumed()
+        self.assertEqual(step, 7)
+        self.assertIn("an older one is tried", said)
+
     def test_one_in_memory_that_is_newer_is_taken(self):
         self.on_node(lambda rank: self.checkpoints().save(2, **tensors(2)))
         self.keep(3)
@@ -296,7 +340,7 @@ class Memory(ForkedTest):
         with self.assertRaises(CheckpointError):
             memory.agree(["{"], None)
         with self.assertRaises(CheckpointError):
-            memory.candidates(["no reply"], 0)
+            memory.candidates(["no reply"], (0, 0))
         memory.close()
         c, error = library._c, _library._Error()
         self.assertNotEqual(c.ddprun_checkpoint_memory_connect(None, None, None, error), 0)

@@ -3,6 +3,7 @@
 Method: each test forks its ranks; results are compared as bytes. Needs torch and the library.
 """
 
+import json
 import os
 import threading
 import unittest.mock
@@ -13,6 +14,7 @@ from saved_training import HAS_TORCH, bytes_of, digest, network, run_tests, step
 import ddprun
 
 if HAS_TORCH:
+    from safetensors import safe_open
     import torch
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
@@ -61,9 +63,9 @@ class SeveralRanks(ForkedTest):
             for parameter in model.parameters():
                 torch.nn.init.normal_(parameter)
             if shards:
-                for layer in (model[0], model[2]):
-                    fully_shard(layer)
-                fully_shard(model)
+                mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("shard",))
+                for layer in (model[0], model[2], model):
+                    fully_shard(layer, mesh=mesh)
             return model, torch.optim.AdamW(model.parameters(), lr=0.1)
 
         def train():
@@ -88,6 +90,14 @@ class SeveralRanks(ForkedTest):
             for found, said in self.on_ranks(world_size, lambda rank: resume(world_size > 1)):
                 self.assertEqual(found, wanted)
                 self.assertEqual(said, "")
+
+        folder = os.path.join(self.folder, "step-000000000002")
+        for name in os.listdir(folder):
+            if name.endswith(".safetensors"):
+                with safe_open(os.path.join(folder, name), "pt") as file:
+                    places = json.loads(file.metadata()["DCP_SHARDING_INFO"])
+                    self.assertEqual({place.get("mesh_dimension") for place in places.values()
+                                      if place["global_shape"]} - {None}, {"shard"}, name)
 
         def read_by_torch():
             model, _ = made(2, False)

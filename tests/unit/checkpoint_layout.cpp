@@ -169,6 +169,12 @@ TEST_CASE("parts of ranks that are not the whole are refused by tensor and ranks
     other.dtype = "F64";
     CHECK(error_with({rows(0, 0, 2), other}) ==
           "tensor \"table\" is F32 [6,2] on rank 0 and F64 [6,2] on rank 1");
+    RankPart along = rows(1, 2, 4);
+    along.mesh_dimension = "shard";
+    CHECK(error_with({rows(0, 0, 2), along}) ==
+          "tensor \"table\" is F32 [6,2] on rank 0 and F32 [6,2] sharded along `shard` on rank 1");
+    along.mesh_dimension = "a\nb";
+    CHECK_THAT(error_with({rows(0, 0, 2), along}), Catch::Contains("sharded along `a\\nb`"));
     std::vector<RankPart> many;
     for (int rank = 0; rank < 12; ++rank) {
         many.push_back({rank, "U8", {100}, {.offsets = {rank}, .lengths = {1}}});

@@ -61,6 +61,19 @@ TEST_CASE("a manifest is read as it was written") {
     CHECK(read->files[1].xxh3_128 == kSum);
 }
 
+TEST_CASE("a later save of a step is told by its number, which older builds refuse by version") {
+    Manifest manifest = example();
+    const std::string first = format_manifest(manifest).value();
+    CHECK(first.find("\"version\": 2,") != std::string::npos);
+    CHECK(first.find("save") == std::string::npos);
+    CHECK(parse_manifest(first).value().info.save == 0);
+    manifest.info.save = 3;
+    const std::string later = format_manifest(manifest).value();
+    CHECK(later.find("\"version\": 3,\n  \"step\": 9000000000000000000,\n  \"save\": 3,\n") !=
+          std::string::npos);
+    CHECK(parse_manifest(later).value().info.save == 3);
+}
+
 TEST_CASE("the checksum is the one that xxhsum prints") {
     CHECK(xxh3_128_hex("") == "99aa06d3014798d86001c324468d497f");
     CHECK(xxh3_128_hex("ddprun") != xxh3_128_hex("ddpruN"));
@@ -103,9 +116,12 @@ TEST_CASE("a manifest with a right checksum and wrong content is refused with th
         {signed_text(""), "does not begin with {"},
         {signed_text("{\"a\":1} x"), "not JSON"},
         {with("ddprun checkpoint", "other"), "does not have the format"},
-        {with("\"version\":1", "\"version\":3"),
-         "the manifest is of version 3, this build of ddprun reads 1 to 2; use the build that "
+        {with("\"version\":1", "\"version\":4"),
+         "the manifest is of version 4, this build of ddprun reads 1 to 3; use the build that "
          "wrote"},
+        {with("\"version\":1", "\"version\":3"), "lacks \"save\""},
+        {with("\"version\":1", "\"version\":3,\"save\":0"), "\"save\" that is no number"},
+        {with("\"version\":1", "\"version\":2,\"save\":1"), "unknown fields"},
         {with("\"version\":1", "\"version\":0"), "\"version\" that is no number"},
         {with("\"step\":3", "\"step\":-3"), "\"step\" that is no number"},
         {with("\"step\":3", "\"step\":3.0"), "\"step\" that is no number"},

@@ -101,6 +101,36 @@ TEST_CASE("parts that two processes wrote are one tensor, and whole ones are whe
     CHECK(verify_checkpoint(folder.path(), 7, [](std::uint64_t /*bytes*/) {}));
 }
 
+TEST_CASE("the mesh dimension of a tensor in parts is in the files, and parts agree on it") {
+    const std::string all = some_bytes(24);
+    const auto along = [&](std::int64_t begin, std::int64_t end, const std::string& dimension) {
+        TensorView part = rows("weight", all, begin, end);
+        part.layout->mesh_dimension = dimension;
+        return part;
+    };
+    const auto read = [&](const std::vector<TensorView>& parts) {
+        const TempDir folder;
+        Written written = begun(folder.path(), 1);
+        for (std::size_t i = 0; i < parts.size(); ++i) {
+            written.add(std::to_string(i) + ".safetensors", "", {parts[i]});
+        }
+        (void)publish(written.partial, written.manifest, {}).value();
+        return read_checkpoint(folder.path(), 1);
+    };
+    const auto shard = read({along(0, 4, "shard"), along(4, 6, "shard")});
+    REQUIRE(shard);
+    CHECK(shard->tensors.at("weight").mesh_dimension == "shard");
+    CHECK(rows_of(shard->tensors.at("weight")) == all);
+    // The only part is the whole.
+    CHECK(read({along(0, 6, "shard")}).value().tensors.at("weight").mesh_dimension == "shard");
+    CHECK(read({along(0, 4, ""), along(4, 6, "")}).value().tensors.at("weight").mesh_dimension ==
+          "");
+    CHECK_THAT(
+        read({along(0, 4, "shard"), along(4, 6, "data")}).error().what,
+        Catch::Contains("tensor \"weight\" is U8 [6,4] sharded along `data` here and U8 [6,4] "
+                        "sharded along `shard` in another file"));
+}
+
 TEST_CASE("a tensor whose parts are not all there, or are there twice, is refused by name") {
     const std::string all = some_bytes(24);
     const auto error_with = [&](const std::vector<TensorView>& second) {

@@ -44,6 +44,10 @@ TEST_CASE("each event says what its fields say") {
     CHECK(text_of(R"("formed","generation":2,"nodes":2,"workers":4,"text":"rank 1 failed")") ==
           "formed       generation 2: rank 1 failed; 2 nodes, 4 workers");
     CHECK(text_of(R"("waiting","text":"")") == "waiting      for nothing any more");
+    CHECK(text_of(R"("checkpoint_failed","rank":0,"step":30,"reason":"the disk is full")") ==
+          "checkpoint failed  rank 0: the disk is full; step 30");
+    CHECK(text_of(R"("checkpoint_failed","rank":0,"step":30,"reason":"")") ==
+          "checkpoint failed  rank 0: the worker's output says why; step 30");
     CHECK(text_of(R"("quiet","generation":1,"quiet_ms":12000)") ==
           "quiet        generation 1: no sign of life for 12 s");
     CHECK(text_of(R"("quiet","generation":1,"quiet_ms":0)") ==

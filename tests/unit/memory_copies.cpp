@@ -110,19 +110,33 @@ TEST_CASE("a file of another step, generation, size or checksum does not count")
 TEST_CASE("a step that is older than the disk's is no candidate") {
     const std::vector<NodeCopies> nodes = {
         node_with({step_of(1, 90, {"manifest.json"}), step_of(2, 40, {"manifest.json"})})};
-    const auto candidates = worker::candidates_among(nodes, 41);
+    const auto candidates = worker::candidates_among(nodes, {.step = 41});
     REQUIRE(candidates.size() == 1);
     CHECK(candidates[0].key.step == 90);
-    CHECK(worker::candidates_among(nodes, 40).size() == 2);
-    CHECK(worker::candidates_among(nodes, 91).empty());
+    CHECK(worker::candidates_among(nodes, {.step = 40}).size() == 2);
+    CHECK(worker::candidates_among(nodes, {.step = 91}).empty());
+}
+
+TEST_CASE("an earlier save of the disk's step is no candidate") {
+    MemoryStep again = step_of(1, 7, {"manifest.json"});
+    again.key.save = 2;
+    const std::vector<NodeCopies> nodes = {node_with({step_of(1, 7, {"manifest.json"}), again})};
+    const auto candidates = worker::candidates_among(nodes, {.step = 7, .save = 2});
+    REQUIRE(candidates.size() == 1);
+    CHECK(candidates[0].key.save == 2);
+    CHECK(worker::candidates_among(nodes, {.step = 7, .save = 3}).empty());
+    CHECK(worker::candidates_among(nodes, {.step = 6, .save = 3}).size() == 2);
 }
 
 TEST_CASE("a manifest of another step or generation is not the candidate's") {
-    const worker::MemoryCandidate candidate{.key = {.generation = Generation(2), .step = 40}};
+    const worker::MemoryCandidate candidate{
+        .key = {.generation = Generation(2), .step = 40, .save = 6}};
     const auto text_of = [](std::uint64_t generation, std::int64_t step) {
         return *worker::format_manifest(manifest_of(generation, step, {}));
     };
-    CHECK(worker::manifest_of(candidate, text_of(2, 40)).has_value());
+    const auto found = worker::manifest_of(candidate, text_of(2, 40));
+    REQUIRE(found);
+    CHECK(found->info.save == 6);
     CHECK(worker::manifest_of(candidate, text_of(2, 41)).error().what ==
           "its manifest is of step 41 of generation 2");
     CHECK(!worker::manifest_of(candidate, text_of(3, 40)));

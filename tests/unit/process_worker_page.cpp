@@ -273,10 +273,10 @@ TEST_CASE("a page of version 3 is used without what version 4 has added") {
     REQUIRE(pread(file.get(), &step, sizeof(step), 64 + 128 + 8) == sizeof(step));
     CHECK(step == 4812);
     // A newer one has at least what the newest one has that is known.
-    header.version = 10;
+    header.version = 11;
     REQUIRE(pwrite(file.get(), &header, sizeof(header), 0) == sizeof(header));
-    CHECK(refusal(path, Generation(5)).find("version 10") != std::string::npos);
-    REQUIRE(ftruncate(file.get(), static_cast<off_t>(worker_page_bytes(slots, 10) + 4096)) == 0);
+    CHECK(refusal(path, Generation(5)).find("version 11") != std::string::npos);
+    REQUIRE(ftruncate(file.get(), static_cast<off_t>(worker_page_bytes(slots, 11) + 4096)) == 0);
     CHECK(worker::Page::open(path, Generation(5), LocalRank(1), kSlots));
 }
 
@@ -386,14 +386,44 @@ TEST_CASE("a save is read whole while others are told") {
     CHECK(page->saves(LocalRank(1)).value().saved == kSaves);
 }
 
-TEST_CASE("a page of version 8 has no room for saves, and one of version 9 has") {
+TEST_CASE("the reason why a save has failed is told, and cut between two characters") {
+    const std::unique_ptr<WorkerPage> page = page_of(Generation(7));
+    Result<worker::Page> leading =
+        worker::Page::open(path_of(*page), Generation(7), LocalRank(1), kSlots);
+    REQUIRE(leading);
+    const auto told = [&](const std::string& why) {
+        leading->tell_save_begun(1);
+        leading->tell_save_stalled(Duration::zero());
+        leading->tell_save_ended({.is_complete = false, .why = why});
+        return page->saves(LocalRank(1)).value().failed_reason;
+    };
+    CHECK(told("rank 1: the disk is full") == "rank 1: the disk is full");
+    CHECK(told("").empty());
+    const std::string longest(kSaveReasonBytesMax, 'x');
+    CHECK(told(longest) == longest);
+    CHECK(told(longest + "x") == std::string(kSaveReasonBytesMax - 3, 'x') + "…");
+    // The last `ä` that would begin within the bound ends behind it.
+    const std::string before(kSaveReasonBytesMax - 4, 'x');
+    CHECK(told(before + "äöü") == before + "…");
+    CHECK(page->saves(LocalRank(1)).value().failed == 5);
+    // The agent ignores a length above the limit, even if a worker writes it.
+    const std::uint32_t bytes = kSaveReasonBytesMax + 1;
+    const off_t at = 64 + 1408 * kSlots + 512;
+    REQUIRE(pwrite(page->file(), &bytes, sizeof(bytes), at) == sizeof(bytes));
+    CHECK(page->saves(LocalRank(1)).value().failed_reason.empty());
+}
+
+TEST_CASE("pages of versions 8 and 9 are used without what later versions have added") {
     CHECK(worker_page_bytes(kSlots, 8) == 64 + 1280 * kSlots);
     CHECK(worker_page_bytes(kSlots, 9) == 64 + 1408 * kSlots);
+    CHECK(worker_page_bytes(kSlots, 10) == 64 + 1920 * kSlots);
+    const std::uint32_t version = GENERATE(8, 9);
+    const auto size = static_cast<off_t>(worker_page_bytes(kSlots, version));
     const UniqueFd file(memfd_create("test", MFD_CLOEXEC));
     REQUIRE(file.is_open());
-    REQUIRE(ftruncate(file.get(), static_cast<off_t>(worker_page_bytes(kSlots, 8))) == 0);
+    REQUIRE(ftruncate(file.get(), size) == 0);
     WorkerPageHeader header;
-    header.version = 8;
+    header.version = version;
     header.slot_count = kSlots;
     header.generation = 5;
     REQUIRE(write(file.get(), &header, sizeof(header)) == sizeof(header));
@@ -404,10 +434,15 @@ TEST_CASE("a page of version 8 has no room for saves, and one of version 9 has")
     leading->tell_save_asked(true);
     leading->tell_save_begun(1);
     leading->tell_save_stalled(Duration::zero());
-    leading->tell_save_ended({.is_complete = true});
+    leading->tell_save_ended({.is_complete = false, .why = "the disk is full"});
     struct stat status {};
     REQUIRE(fstat(file.get(), &status) == 0);
-    CHECK(status.st_size == static_cast<off_t>(worker_page_bytes(kSlots, 8)));
+    CHECK(status.st_size == size);
+    std::uint64_t failed = 0;
+    const off_t at = 64 + 1280 * kSlots + 128 * (kSlots - 1) + 80;
+    const ssize_t read = pread(file.get(), &failed, sizeof(failed), at);
+    CHECK(read == (version == 9 ? ssize_t{sizeof(failed)} : 0));
+    CHECK(failed == (version == 9 ? 1 : 0));
 }
 
 TEST_CASE("what the agent tells through the page is known to all workers, the later ones too") {

@@ -112,11 +112,25 @@ TEST_CASE("a save that has failed is an event") {
     node.told().failed = 1;
     node.told().failed_step = 7;
     node.told().failed_at = kStart;
+    node.told().failed_reason = "rank 1: cannot write\n\x1b[31m/x";
     const SavesWatch::News news = node.look(kStart + 1s);
     REQUIRE(news.events.size() == 1);
     CHECK(news.events[0].kind == EventKind::CheckpointFailed);
     CHECK(news.events[0].step == 7u);
     CHECK(news.events[0].at == kStart);
+    CHECK(text_of(news.events[0], "reason") == R"(rank 1: cannot write\n\x1b[31m/x)");
+    CHECK(news.seen.value().failed_reason == text_of(news.events[0], "reason"));
+}
+
+TEST_CASE("the reason why a save has failed has a bound, however its bytes are shown") {
+    Node node;
+    node.told().failed = 1;
+    node.told().failed_reason = std::string(508, '\x01');
+    const SavesWatch::News news = node.look(kStart);
+    const std::string reason = text_of(news.events.at(0), "reason");
+    CHECK(reason.starts_with(R"(\x01\x01)"));
+    CHECK(reason.ends_with("…"));
+    CHECK(reason.size() <= WatchLimits().save_reason_columns_max + std::string("…").size());
 }
 
 TEST_CASE("a disk falls behind after three late saves in a row, until three are in time") {
@@ -197,6 +211,7 @@ TEST_CASE("what a node tells of its saves arrives as it was sent") {
                                                .failed = 1,
                                                .failed_step = 7,
                                                .failed_age = 9s,
+                                               .failed_reason = "the disk is full",
                                                .behind = "too slow"}};
     const Result<rdzv::AgentMessage> heard =
         rdzv::decode_agent_message(rdzv::encode(sent), Limits());

@@ -128,10 +128,11 @@ class Told(unittest.TestCase):
                            (None, ("failed", "failed_step", "failed_ns"))):
             with self.subTest(size):
                 saves = memoryview(bytearray(self.structs["Saves"][0]))
-                page, bells = self.module.Page(saves=saves), []
+                reason = memoryview(bytearray(self.structs["Reason"][0]))
+                page, bells = self.module.Page(saves=saves, reason=reason), []
                 page.ring_with(lambda bell, bells=bells: bells.append(bell.nbytes))
                 page.tell_save_begun(7)
-                page.tell_save_ended(size, self.module.IN_MEMORY)
+                page.tell_save_ended(size, self.module.IN_MEMORY, "full")
                 before = bytes(saves)
                 self.assertEqual(bells, [])
                 page.tell_save_stalled(7)
@@ -141,6 +142,26 @@ class Told(unittest.TestCase):
                 self.assertEqual(changed, {"writes", *told})
                 at = self.structs["Saves"][1]["writes"][0]
                 self.assertEqual(saves[at] % 2, 0)
+                self.assertEqual(self.reason_in(reason), b"" if size else b"full")
+
+    def reason_in(self, part):
+        members = self.structs["Reason"][1]
+        at, width = members["text_bytes"]
+        size = int.from_bytes(part[at:at + width], sys.byteorder)
+        return bytes(part[members["text"][0]:][:size])
+
+    def test_a_reason_is_cut_between_two_characters(self):
+        most = 508
+        for text, told in (("x" * most, "x" * most), ("x" * most + "x", "x" * (most - 3) + "…"),
+                           ("x" * (most - 4) + "äöü", "x" * (most - 4) + "…"),
+                           ("a\udcffb", "a?b"), ("", "")):
+            with self.subTest(text[-5:]):
+                part = memoryview(bytearray(self.structs["Reason"][0]))
+                page = self.module.Page(reason=part)
+                page.tell_save_begun(7)
+                page.tell_save_stalled(7)
+                page.tell_save_ended(None, 0, text)
+                self.assertEqual(self.reason_in(part).decode(), told)
 
     def test_what_is_asked_is_read_from_its_own_member(self):
         for member, ask, kind, expected in (

@@ -70,6 +70,16 @@ Result<LoadedCheckpoint> read_checkpoint(const std::string& dir, std::int64_t st
     return loaded;
 }
 
+std::uint64_t save_of_checkpoint(const std::string& dir, std::int64_t step) {
+    const std::string folder = path_of(dir, step_folder_name(step));
+    const Result<UniqueFd> folder_fd = open_folder(folder);
+    if (!folder_fd) {
+        return 0;
+    }
+    const Result<Manifest> manifest = read_manifest(folder_fd->get(), folder, step);
+    return manifest ? manifest->info.save : 0;
+}
+
 Result<std::vector<std::string>> files_of_checkpoint(const std::string& dir, std::int64_t step) {
     const Result<Manifest> manifest = look_into(dir, step);
     if (!manifest) {

@@ -22,6 +22,10 @@ namespace ddprun::worker {
 [[nodiscard]] Result<LoadedCheckpoint> read_checkpoint(const std::string& dir, std::int64_t step,
                                                        const ReadShare& share = {});
 
+/// Which save of the step the checkpoint is; 0, as of the first one, if its manifest cannot be
+/// read.
+[[nodiscard]] std::uint64_t save_of_checkpoint(const std::string& dir, std::int64_t step);
+
 /// Paths of the files that read_checkpoint() would read, in its order. Fails as it would, except
 /// for errors in the bytes of the tensors, which are not read.
 [[nodiscard]] Result<std::vector<std::string>> files_of_checkpoint(const std::string& dir,

@@ -9,11 +9,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/printable.hpp"
 #include "worker_runtime/checkpoint/json_text.hpp"
 
 namespace ddprun::worker {
 
 namespace {
+
+constexpr std::size_t kDimensionColumnsMax = 80;  // of a name, in an error
 
 Error bad_layout(std::string what) {
     return Error{ErrorCode::BadMessage, std::move(what)};
@@ -159,6 +162,12 @@ std::string list_of(const std::vector<RankPart>& parts) {
 
 }  // namespace
 
+std::string sharded_text(const std::string& mesh_dimension) {
+    return mesh_dimension.empty() ? std::string()
+                                  : fmt::format(" sharded along `{}`",
+                                                printable(mesh_dimension, kDimensionColumnsMax));
+}
+
 Box whole_box(const std::vector<std::int64_t>& shape) {
     return {.offsets = std::vector<std::int64_t>(shape.size(), 0), .lengths = shape};
 }
@@ -209,10 +218,12 @@ Result<void> check_parts(const std::string& name, const std::vector<RankPart>& p
     const RankPart& first = parts.front();
     std::vector<Box> boxes;
     for (const RankPart& part : parts) {
-        if (part.dtype != first.dtype || part.global_shape != first.global_shape) {
-            return bad(fmt::format(" is {} {} on rank {} and {} {} on rank {}", first.dtype,
-                                   text_of(first.global_shape), first.rank, part.dtype,
-                                   text_of(part.global_shape), part.rank));
+        if (part.dtype != first.dtype || part.global_shape != first.global_shape ||
+            part.mesh_dimension != first.mesh_dimension) {
+            return bad(fmt::format(" is {} {}{} on rank {} and {} {}{} on rank {}", first.dtype,
+                                   text_of(first.global_shape), sharded_text(first.mesh_dimension),
+                                   first.rank, part.dtype, text_of(part.global_shape),
+                                   sharded_text(part.mesh_dimension), part.rank));
         }
         boxes.push_back(part.box);
     }

@@ -25,7 +25,13 @@ struct Box {
 struct Layout {
     std::vector<std::int64_t> global_shape;
     std::vector<std::int64_t> offsets;
+    /// The name of the mesh dimension along which the whole is sharded; empty: not told. It is for
+    /// people: parts are loaded by their offsets, into any mesh.
+    std::string mesh_dimension = {};
 };
+
+/// " sharded along `shard`", behind a type and shape; empty for an empty name.
+[[nodiscard]] std::string sharded_text(const std::string& mesh_dimension);
 
 /// All elements of a tensor of this shape.
 [[nodiscard]] Box whole_box(const std::vector<std::int64_t>& shape);
@@ -48,10 +54,11 @@ struct RankPart {
     std::string dtype;
     std::vector<std::int64_t> global_shape;
     Box box;
+    std::string mesh_dimension = {};  ///< of its Layout
 };
 
-/// Fails unless `parts`, at least one, are of one type and shape and pass check_cover(). The error
-/// names the tensor `name` and the ranks.
+/// Fails unless `parts`, at least one, are of one type, shape and mesh dimension and pass
+/// check_cover(). The error names the tensor `name` and the ranks.
 [[nodiscard]] Result<void> check_parts(const std::string& name, const std::vector<RankPart>& parts);
 
 /// The most pieces that check_cover() accepts. The edges of the boxes cut the tensor into pieces,

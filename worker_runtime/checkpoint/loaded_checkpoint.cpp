@@ -71,14 +71,20 @@ private:
         for (TensorView& tensor : *tensors) {
             const std::vector<std::int64_t>& shape =
                 tensor.layout ? tensor.layout->global_shape : tensor.shape;
+            const std::string dimension =
+                tensor.layout ? tensor.layout->mesh_dimension : std::string();
             StoredTensor& stored = tensors_[tensor.name];
             if (stored.parts.empty()) {
                 stored.dtype = tensor.dtype;
                 stored.shape = shape;
-            } else if (stored.dtype != tensor.dtype || stored.shape != shape) {
-                return bad(fmt::format("tensor {} is {} [{}] here and {} [{}] in another file",
+                stored.mesh_dimension = dimension;
+            } else if (stored.dtype != tensor.dtype || stored.shape != shape ||
+                       stored.mesh_dimension != dimension) {
+                return bad(fmt::format("tensor {} is {} [{}]{} here and {} [{}]{} in another file",
                                        in_quotes(tensor.name), tensor.dtype, fmt::join(shape, ","),
-                                       stored.dtype, fmt::join(stored.shape, ",")));
+                                       sharded_text(dimension), stored.dtype,
+                                       fmt::join(stored.shape, ","),
+                                       sharded_text(stored.mesh_dimension)));
             }
             Box box = whole_box(tensor.shape);
             if (tensor.layout) {

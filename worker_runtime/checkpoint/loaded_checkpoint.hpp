@@ -28,6 +28,7 @@ struct StoredTensor {
 
     std::string dtype;                ///< as in a TensorView
     std::vector<std::int64_t> shape;  ///< of the whole
+    std::string mesh_dimension;       ///< of its parts' Layout
     std::vector<Part> parts;          ///< at least one; disjoint
 };
 

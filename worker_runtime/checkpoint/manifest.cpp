@@ -19,6 +19,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kFormatName = "ddprun checkpoint";
+constexpr int kVersionWithSave = 3;
 
 Error bad_manifest(std::string what) {
     return Error{ErrorCode::BadMessage, std::move(what)};
@@ -187,15 +188,16 @@ Result<std::string> format_manifest(const Manifest& manifest) {
     for (const ManifestFile& file : manifest.files) {
         files.push_back({{"name", file.name}, {"size", file.size}, {"xxh3_128", file.xxh3_128}});
     }
-    const nlohmann::ordered_json whole = {
-        {"format", kFormatName},
-        {"version", kManifestVersion},
-        {"step", info.step},
-        {"generation", info.generation.value()},
-        {"world_size", info.world_size},
-        {"values", values},
-        {"files", files},
-    };
+    nlohmann::ordered_json whole = {
+        {"format", kFormatName}, {"version", kVersionWithSave - 1}, {"step", info.step}};
+    if (info.save > 0) {
+        whole["version"] = kVersionWithSave;
+        whole["save"] = info.save;
+    }
+    whole["generation"] = info.generation.value();
+    whole["world_size"] = info.world_size;
+    whole["values"] = std::move(values);
+    whole["files"] = std::move(files);
     std::string text = whole.dump(2);
     text.resize(text.size() - std::string_view("\n}").size());
     text += closing(text);
@@ -240,6 +242,7 @@ Result<Manifest> parse_manifest(std::string_view text) {
                         version, kManifestVersion));
     }
     manifest.info.step = static_cast<std::int64_t>(fields.number("step", 0, kMost / 2));
+    manifest.info.save = version >= kVersionWithSave ? fields.number("save", 1, kMost) : 0;
     manifest.info.generation = Generation(fields.number("generation", 0, kMost));
     manifest.info.world_size = static_cast<int>(fields.number(
         "world_size", 1, static_cast<std::uint64_t>(std::numeric_limits<int>::max())));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -14,18 +15,28 @@
 namespace ddprun::worker {
 
 constexpr std::string_view kManifestName = "manifest.json";
-/// Manifests are written in this version. Version 1, in which one process wrote one file with all
-/// tensors under their full names, is read as well.
-constexpr int kManifestVersion = 2;
+/// The newest version, in which a manifest says which save of its step it is. The first save of a
+/// step is written in version 2. Version 1, in which one process wrote one file with all tensors
+/// under their full names, is read as well.
+constexpr int kManifestVersion = 3;
 /// Bounds on what is written and read.
 constexpr std::size_t kManifestBytesMax = 16UL << 20;
 constexpr int kManifestDepthMax = 3;
 constexpr std::size_t kManifestFilesMax = 65'536;  // two for each of 32,768 ranks
 constexpr std::size_t kManifestFileNameBytesMax = 200;
 
+/// One save of a step, as SaveNumbers counts them. A later one is greater.
+struct SavedStep {
+    std::int64_t step = 0;
+    std::uint64_t save = 0;
+
+    auto operator<=>(const SavedStep&) const = default;
+};
+
 /// The contents of the manifest beside the list of files.
 struct CheckpointInfo {
     std::int64_t step = 0;
+    std::uint64_t save = 0;  ///< of SavedStep; 0 in manifests of before version 3
     Generation generation;
     int world_size = 1;
     std::map<std::string, std::string> values;  ///< small state: sampler position, learning rates …

@@ -24,6 +24,8 @@ namespace ddprun::worker {
 
 namespace {
 
+constexpr const char* kMeshDimension = "mesh_dimension";
+
 struct Dtype {
     std::string_view name;
     std::size_t bytes;
@@ -83,6 +85,9 @@ std::optional<Error> check_tensor(const TensorView& tensor, const std::string& p
                                    fmt::join(tensor.shape, ","), tensor.dtype, *bytes));
     }
     if (tensor.layout) {
+        if (!is_utf8(tensor.layout->mesh_dimension)) {
+            return refused("has a mesh dimension whose name is not UTF-8; rename it");
+        }
         const Result<void> within = check_layout(*tensor.layout, tensor.shape);
         if (!within) {
             return refused("cannot be a part: " + within.error().what);
@@ -106,8 +111,11 @@ std::optional<std::string> sharding_text(const std::vector<const TensorView*>& t
         const Layout layout = tensor->layout.value_or(
             Layout{.global_shape = tensor->shape,
                    .offsets = std::vector<std::int64_t>(tensor->shape.size(), 0)});
-        sharding[tensor->name.substr(prefix.size())] = {{"saved_offsets", layout.offsets},
-                                                        {"global_shape", layout.global_shape}};
+        nlohmann::json& place = sharding[tensor->name.substr(prefix.size())];
+        place = {{"saved_offsets", layout.offsets}, {"global_shape", layout.global_shape}};
+        if (!layout.mesh_dimension.empty()) {
+            place[kMeshDimension] = layout.mesh_dimension;
+        }
     }
     return sharding.dump();
 }
@@ -191,7 +199,14 @@ Result<std::map<std::string, Layout>> parse_sharding(const SafetensorsHeader& he
                             "tensor {}",
                             kShardingKey, in_quotes(entry.name)));
         }
-        Layout layout{.global_shape = *shape, .offsets = *offsets};
+        const nlohmann::json dimension = place->value(kMeshDimension, nlohmann::json(""));
+        if (!dimension.is_string()) {
+            return bad_file(fmt::format("{} has a \"{}\" of tensor {} that is no text",
+                                        kShardingKey, kMeshDimension, in_quotes(entry.name)));
+        }
+        Layout layout{.global_shape = *shape,
+                      .offsets = *offsets,
+                      .mesh_dimension = dimension.get<std::string>()};
         const Result<std::uint64_t> bytes = tensor_bytes(entry.dtype, layout.global_shape);
         const Result<void> within =
             bytes ? check_layout(layout, entry.shape) : Result<void>(bytes.error());
@@ -343,7 +358,8 @@ Result<std::vector<TensorView>> parse_safetensors(std::span<const std::byte> fil
                        .shape = std::move(entry.shape),
                        .bytes = data.subspan(entry.begin, entry.end - entry.begin)});
         // A whole one beside parts has a place, too.
-        if (layout != layouts->end() && layout->second.global_shape != tensor.shape) {
+        if (layout != layouts->end() && (layout->second.global_shape != tensor.shape ||
+                                         !layout->second.mesh_dimension.empty())) {
             tensor.layout = layout->second;
         }
     }

@@ -17,9 +17,10 @@ namespace ddprun::worker {
 /// The header's size may not be larger; the same bound as the reference implementation's.
 constexpr std::size_t kSafetensorsHeaderBytesMax = 100'000'000;
 /// Keys of texts about the file, beside "format": the prefix of its names, and, if a tensor of it
-/// is a part, for every tensor of it `{"<name>":{"saved_offsets":[…],"global_shape":[…]},…}`.
-/// PyTorch's HuggingFaceStorageReader reads the offsets; without the shape a tensor whose last part
-/// is lost would look smaller instead of torn.
+/// is a part, for every tensor of it `{"<name>":{"saved_offsets":[…],"global_shape":[…]},…}`, and
+/// for a part whose layout names one its "mesh_dimension". PyTorch's HuggingFaceStorageReader reads
+/// the offsets; without the shape a tensor whose last part is lost would look smaller instead of
+/// torn.
 constexpr const char* kPrefixKey = "ddprun_prefix";
 constexpr const char* kShardingKey = "DCP_SHARDING_INFO";
 /// Bytes of that text.

@@ -9,7 +9,8 @@
 /// The memory that an agent shares with those of its workers that have the worker runtime, or were
 /// started with `--watch preload`: one page per generation and node, a header written by the agent,
 /// then one slot per worker, behind all slots one set of figures per worker, behind these where its
-/// checkpoints are, how fast it is, and how its saves go, all written by that worker.
+/// checkpoints are, how fast it is, how its saves go, and why one has failed, all written by that
+/// worker.
 /// Only a death and a save wake a process: a worker reads at each step, the agent when it needs to
 /// know.
 /// The agent passes a path to it in DDPRUN_PAGE; agent and worker may come from different builds,
@@ -18,15 +19,17 @@
 namespace ddprun {
 
 inline constexpr std::uint64_t kWorkerPageMagic = 0x4547415072706464;  ///< "ddprPAGE" in memory
-inline constexpr std::uint32_t kWorkerPageVersion = 9;
+inline constexpr std::uint32_t kWorkerPageVersion = 10;
 inline constexpr std::uint32_t kWorkerPageVersionMin = 3;
 inline constexpr std::uint32_t kWorkerPageVersionWithFigures = 4;
 inline constexpr std::uint32_t kWorkerPageVersionWithCheckpoints = 6;
 inline constexpr std::uint32_t kWorkerPageVersionWithPace = 7;
 inline constexpr std::uint32_t kWorkerPageVersionWithCheckpointing = 8;
 inline constexpr std::uint32_t kWorkerPageVersionWithSaves = 9;
+inline constexpr std::uint32_t kWorkerPageVersionWithReason = 10;
 inline constexpr std::uint64_t kNoProgress = ~std::uint64_t{0};
 inline constexpr std::size_t kCheckpointsPathBytesMax = 1020;  ///< longer ones are not told
+inline constexpr std::size_t kSaveReasonBytesMax = 508;  ///< longer ones are cut, and end with `…`
 /// Bits of WorkerPageSaves::places.
 inline constexpr std::uint64_t kSavePlaceDisk = 1;     ///< it survives a loss of power
 inline constexpr std::uint64_t kSavePlaceMemory = 2;   ///< in memory of the ranks' own nodes
@@ -137,9 +140,17 @@ struct alignas(64) WorkerPageSaves {
     std::atomic<std::int64_t> interval_ns{0};  ///< between the last two that were asked for
 };
 
+/// Why the save of WorkerPageSaves::failed_step has failed; from version 10 on. Written by the same
+/// worker under the same WorkerPageSaves::writes.
+struct alignas(64) WorkerPageReason {
+    std::atomic<std::uint32_t> text_bytes{0};  ///< 0: not told
+    std::array<std::atomic<char>, kSaveReasonBytesMax> text{};
+};
+
 static_assert(sizeof(WorkerPageHeader) == 64 && sizeof(WorkerPageSlot) == 128 &&
               sizeof(WorkerPageFigures) == 64 && sizeof(WorkerPageCheckpoints) == 1024 &&
-              sizeof(WorkerPagePace) == 64 && sizeof(WorkerPageSaves) == 128);
+              sizeof(WorkerPagePace) == 64 && sizeof(WorkerPageSaves) == 128 &&
+              sizeof(WorkerPageReason) == 512);
 static_assert(offsetof(WorkerPageSlot, life_lock) == 64);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<std::int64_t>::is_always_lock_free &&
@@ -180,6 +191,13 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
         static_cast<void*>(worker_page_pace(header, slot_count) + slot_count));
 }
 
+/// Why saves have failed, behind these, by local rank; of a page of version 10 or newer.
+[[nodiscard]] inline WorkerPageReason* worker_page_reason(WorkerPageHeader* header,
+                                                          std::uint32_t slot_count) {
+    return static_cast<WorkerPageReason*>(
+        static_cast<void*>(worker_page_saves(header, slot_count) + slot_count));
+}
+
 /// Size of a page of that version, or the known part of a newer one.
 [[nodiscard]] constexpr std::size_t worker_page_bytes(std::uint32_t slot_count,
                                                       std::uint32_t version = kWorkerPageVersion) {
@@ -195,6 +213,9 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
     }
     if (version >= kWorkerPageVersionWithSaves) {
         bytes += slot_count * sizeof(WorkerPageSaves);
+    }
+    if (version >= kWorkerPageVersionWithReason) {
+        bytes += slot_count * sizeof(WorkerPageReason);
     }
     return bytes;
 }

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/os/unique_fd.hpp"
+#include "base/utf8.hpp"
 #include "worker_runtime/env/life_lock.hpp"
 
 namespace ddprun::worker {
@@ -24,6 +25,7 @@ struct NoPage {
     WorkerPageCheckpoints checkpoints;
     WorkerPagePace pace;
     WorkerPageSaves saves;
+    WorkerPageReason reason;
 };
 NoPage no_page;
 
@@ -36,6 +38,15 @@ void stamp(std::atomic<std::int64_t>& time_ns, Instant now) {
     time_ns.compare_exchange_strong(not_yet, on_page(now.time_since_epoch()));
 }
 
+/// `text` fits into `room`.
+template <typename Room>
+void store_text(std::string_view text, Room& room, std::atomic<std::uint32_t>& bytes) {
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        room[i].store(text[i], std::memory_order_relaxed);
+    }
+    bytes.store(static_cast<std::uint32_t>(text.size()));
+}
+
 }  // namespace
 
 Page::Page()
@@ -45,6 +56,7 @@ Page::Page()
       checkpoints_(&no_page.checkpoints),
       pace_(&no_page.pace),
       saves_(&no_page.saves),
+      reason_(&no_page.reason),
       save_(std::make_unique<SaveUnderWay>()) {}
 
 Result<Page> Page::open(const std::string& path, Generation generation, LocalRank local_rank,
@@ -97,6 +109,9 @@ Result<Page> Page::open(const std::string& path, Generation generation, LocalRan
     }
     if (header.version >= kWorkerPageVersionWithSaves) {
         page.saves_ = worker_page_saves(page.header_, slot_count) + local_rank.value();
+    }
+    if (header.version >= kWorkerPageVersionWithReason) {
+        page.reason_ = worker_page_reason(page.header_, slot_count) + local_rank.value();
     }
     page.slot_->has_runtime.store(1);
     // ddprun-preload.so may hold it already.
@@ -179,10 +194,7 @@ void Page::tell_checkpoints(std::string_view path) {
         return;
     }
     checkpoints_->path_bytes.store(0);
-    for (std::size_t i = 0; i < path.size(); ++i) {
-        checkpoints_->path[i].store(path[i], std::memory_order_relaxed);
-    }
-    checkpoints_->path_bytes.store(static_cast<std::uint32_t>(path.size()));
+    store_text(path, checkpoints_->path, checkpoints_->path_bytes);
 }
 
 template <typename Write>
@@ -250,6 +262,8 @@ void Page::tell_whole_save() {
             saves.failed.store(saves.failed.load() + 1);
             saves.failed_step.store(step);
             saves.failed_ns.store(ended_ns);
+            const std::string why = utf8_cut(save_->end->why, reason_->text.size());
+            store_text(why, reason_->text, reason_->text_bytes);
             return;
         }
         saves.saved.store(saves.saved.load() + 1);

@@ -23,9 +23,10 @@ struct StopRequest {
 
 /// The end of a save.
 struct SaveEnd {
-    bool is_complete = false;  ///< false: it has failed, and the next two say nothing
+    bool is_complete = false;  ///< false: it has failed, and of the rest only `why` counts
     std::uint64_t bytes = 0;   ///< of the state that all ranks have saved
     std::uint64_t places = kSavePlaceDisk;
+    std::string why = {};  ///< it has failed: one line. Above kSaveReasonBytesMax it is cut
 };
 
 /// A worker's view of the page that it shares with its agent
@@ -117,6 +118,7 @@ private:
     WorkerPageCheckpoints* checkpoints_;
     WorkerPagePace* pace_;
     WorkerPageSaves* saves_;
+    WorkerPageReason* reason_;
     std::unique_ptr<SaveUnderWay> save_;
     static inline std::atomic_flag is_telling_;  ///< in the page it would stay set after a kill
 };

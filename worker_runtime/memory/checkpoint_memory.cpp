@@ -73,9 +73,9 @@ Result<void> CheckpointMemory::set_partner(const std::string& endpoint) {
     return answer ? Result<void>() : Result<void>(answer.error());
 }
 
-void CheckpointMemory::begin_save(std::int64_t step) {
-    key_.step = step;
-    ++key_.save;
+void CheckpointMemory::begin_save(const SavedStep& saved) {
+    key_.step = saved.step;
+    key_.save = saved.save;
 }
 
 Result<std::vector<UniqueFd>> CheckpointMemory::begin(const std::vector<MemoryFile>& files) {

@@ -36,9 +36,8 @@ public:
     /// The program at `endpoint` is to hold a copy of all files that are written from now on.
     [[nodiscard]] Result<void> set_partner(const std::string& endpoint);
 
-    /// From now on files of `step` are begun, written and sealed. All ranks make this call for
-    /// each save, so that they count saves alike.
-    void begin_save(std::int64_t step);
+    /// From now on files of `saved` are begun, written and sealed.
+    void begin_save(const SavedStep& saved);
 
     /// Asks for memory for all files that this rank writes.
     [[nodiscard]] Result<std::vector<UniqueFd>> begin(const std::vector<MemoryFile>& files);

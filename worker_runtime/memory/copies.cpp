@@ -42,12 +42,13 @@ std::string unlisted_line(const std::vector<NodeCopies>& nodes) {
 }
 
 std::vector<MemoryCandidate> candidates_among(const std::vector<NodeCopies>& nodes,
-                                              std::int64_t at_least) {
+                                              const SavedStep& at_least) {
     std::map<StepKey, MemoryCandidate> found;
     for (std::size_t node = 0; node < nodes.size(); ++node) {
         for (const MemoryStep& step : nodes[node].steps) {
             const auto manifest = std::ranges::find(step.files, kManifestName, &MemoryFile::name);
-            if (manifest != step.files.end() && step.key.step >= at_least) {
+            const SavedStep saved{.step = step.key.step, .save = step.key.save};
+            if (manifest != step.files.end() && saved >= at_least) {
                 found.emplace(
                     step.key,
                     MemoryCandidate{.key = step.key, .manifest_node = node, .manifest = *manifest});
@@ -68,6 +69,10 @@ Result<Manifest> manifest_of(const MemoryCandidate& candidate, const std::string
         return Error{ErrorCode::BadMessage,
                      fmt::format("its manifest is of step {} of generation {}", manifest->info.step,
                                  manifest->info.generation.value())};
+    }
+    if (manifest) {
+        // Manifests of before version 3 do not have it.
+        manifest->info.save = candidate.key.save;
     }
     return manifest;
 }

@@ -48,12 +48,13 @@ struct MemoryFetch {
 /// The line for people about the first node whose files are not known; empty if all are.
 [[nodiscard]] std::string unlisted_line(const std::vector<NodeCopies>& nodes);
 
-/// Those whose step is at least `at_least`. The newest comes first: that of the latest generation,
-/// of its steps the highest, and of its saves the last.
+/// Those that are at least `at_least`. The newest comes first: that of the latest generation, of
+/// its steps the highest, and of its saves the last.
 [[nodiscard]] std::vector<MemoryCandidate> candidates_among(const std::vector<NodeCopies>& nodes,
-                                                            std::int64_t at_least = 0);
+                                                            const SavedStep& at_least = {});
 
-/// The candidate's manifest. A manifest of another step or generation is an error.
+/// The candidate's manifest, with its number of the save. A manifest of another step or generation
+/// is an error.
 [[nodiscard]] Result<Manifest> manifest_of(const MemoryCandidate& candidate,
                                            const std::string& text);
 

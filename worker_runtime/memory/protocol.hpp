@@ -29,7 +29,7 @@ constexpr std::size_t kMemorySeriesBytesMax = 4096;
 struct StepKey {
     Generation generation;
     std::int64_t step = 0;
-    std::uint64_t save = 0;  ///< the how many-th save of its generation: every rank counts alike
+    std::uint64_t save = 0;  ///< of SavedStep: every rank counts alike
 
     auto operator<=>(const StepKey&) const = default;
 };

@@ -30,18 +30,35 @@ void say_on_stderr(const std::string& line) {
     (void)std::fflush(stderr);
 }
 
+/// The checkpoints in the folder.
+struct OnDisk {
+    std::vector<std::int64_t> steps;  ///< the newest first
+    worker::SavedStep newest;
+};
+
 /// Rank 0's list for everyone.
-Result<std::vector<std::int64_t>> agree_on_candidates(ProcessGroup& group, const std::string& dir) {
+Result<OnDisk> agree_on_candidates(ProcessGroup& group, const std::string& dir) {
     Result<std::string> own = std::string();
     if (group.rank() == 0) {
         const Result<std::vector<std::int64_t>> steps = worker::list_checkpoints(dir);
-        own = steps ? Result<std::string>(nlohmann::json(*steps).dump()) : steps.error();
+        if (steps) {
+            const std::uint64_t save =
+                steps->empty() ? 0 : worker::save_of_checkpoint(dir, steps->front());
+            own = nlohmann::json({*steps, save}).dump();
+        } else {
+            own = steps.error();
+        }
     }
     const Result<std::string> all = worker::from_rank_0(group, own);
     if (!all) {
         return all.error();
     }
-    return nlohmann::json::parse(*all).get<std::vector<std::int64_t>>();
+    const nlohmann::json json = nlohmann::json::parse(*all);
+    OnDisk found{.steps = json.at(0).get<std::vector<std::int64_t>>(), .newest = {}};
+    if (!found.steps.empty()) {
+        found.newest = {.step = found.steps.front(), .save = json.at(1).get<std::uint64_t>()};
+    }
+    return found;
 }
 
 /// Puts the folder in order. Fails on every rank unless all ranks with `is_probing` can write a
@@ -89,15 +106,19 @@ Checkpoints::~Checkpoints() = default;
 Result<std::optional<std::int64_t>> Checkpoints::resume(TrainingState& state,
                                                         const ResumeOptions& options) {
     worker_.checkpoints_in(dir_);
-    Result<std::optional<std::int64_t>> step =
+    const Result<std::optional<worker::SavedStep>> from =
         load(state, {.is_strict = options.is_strict, .rename = options.rename});
-    if (step && step->has_value()) {
+    if (!from) {
+        return from.error();
+    }
+    if (from->has_value()) {
+        numbers_.resumed(**from);
         worker_.resumed();
     }
-    if (step && options_.prepares_save_async && !background_) {
+    if (options_.prepares_save_async && !background_) {
         prepare_save_async(state);
     }
-    return step;
+    return from->has_value() ? std::optional((*from)->step) : std::nullopt;
 }
 
 void Checkpoints::prepare_save_async(const TrainingState& state) {
@@ -128,22 +149,22 @@ int Checkpoints::writers() const {
 }
 
 Result<std::int64_t> Checkpoints::load_weights(TrainingState& state) {
-    const Result<std::optional<std::int64_t>> step =
+    const Result<std::optional<worker::SavedStep>> from =
         load(state, {.scope = TrainingState::Scope::Models});
-    if (!step) {
-        return step.error();
+    if (!from) {
+        return from.error();
     }
-    if (!step->has_value()) {
+    if (!from->has_value()) {
         return Error{ErrorCode::NotFound,
                      fmt::format("no weights are loaded: there is no checkpoint in {}; name the "
                                  "folder of the training that wrote them",
                                  dir_)};
     }
-    return **step;
+    return (*from)->step;
 }
 
-Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
-                                                      const TrainingState::Comparison& how) {
+Result<std::optional<worker::SavedStep>> Checkpoints::load(TrainingState& state,
+                                                           const TrainingState::Comparison& how) {
     (void)wait();  // A save under way reads the state, and has a folder that looks like a leftover.
     old_->wait();  // Folders that it still removes look like leftovers.
     // Ranks wait in collectives for the one that reads longest.
@@ -155,67 +176,81 @@ Result<std::optional<std::int64_t>> Checkpoints::load(TrainingState& state,
             return ready.error();
         }
     }
-    const Result<std::vector<std::int64_t>> candidates = agree_on_candidates(group_, dir_);
-    if (!candidates) {
-        return candidates.error();
+    const Result<OnDisk> on_disk = agree_on_candidates(group_, dir_);
+    if (!on_disk) {
+        return on_disk.error();
     }
+    const worker::SavedStep& newest = on_disk->newest;
     if (how.scope == TrainingState::Scope::Everything) {
-        const Result<std::optional<std::int64_t>> from_memory =
-            load_from_memory(state, how, candidates->empty() ? 0 : candidates->front());
-        if (!from_memory || from_memory->has_value()) {
-            return from_memory;
+        const auto found = load_from_memory(state, how, newest);
+        if (!found || found->has_value()) {
+            return found;
         }
     }
-    for (const std::int64_t step : *candidates) {
-        Result<worker::LoadedCheckpoint> loaded = worker::read_checkpoint(dir_, step, read_share());
-        const Result<std::optional<int>> against =
-            worker::first_rank_against(group_, loaded.has_value());
-        if (!against) {
-            return against.error();
+    for (const std::int64_t step : on_disk->steps) {
+        auto found = load_from_disk(state, how, step);
+        // Memory may have an earlier save of this step.
+        if (found && !found->has_value() && step == newest.step && newest.save > 0 &&
+            how.scope == TrainingState::Scope::Everything) {
+            found = load_from_memory(state, how, {.step = step});
         }
-        if (against->has_value()) {
-            // One line for all: that of the first rank that has found something.
-            if (**against == group_.rank()) {
-                options_.say(fmt::format("rank {} passes over the checkpoint of step {}: {}",
-                                         group_.rank(), step, loaded.error().what));
-            }
-            continue;
+        if (!found || found->has_value()) {
+            return found;
         }
-        if (const Result<void> done = put_back(state, how, *std::move(loaded)); !done) {
-            return done.error();
-        }
-        return std::optional(step);
     }
-    if (!candidates->empty()) {
+    if (!on_disk->steps.empty()) {
         return Error{ErrorCode::BadMessage,
                      fmt::format("none of the {} checkpoints in {} is valid; move them away to "
                                  "start from the beginning",
-                                 candidates->size(), dir_)};
+                                 on_disk->steps.size(), dir_)};
     }
-    return std::optional<std::int64_t>();
+    return std::optional<worker::SavedStep>();
 }
 
-Result<std::optional<std::int64_t>> Checkpoints::load_from_memory(
-    TrainingState& state, const TrainingState::Comparison& how, std::int64_t at_least) {
+Result<std::optional<worker::SavedStep>> Checkpoints::load_from_disk(
+    TrainingState& state, const TrainingState::Comparison& how, std::int64_t step) {
+    Result<worker::LoadedCheckpoint> loaded = worker::read_checkpoint(dir_, step, read_share());
+    const Result<std::optional<int>> against =
+        worker::first_rank_against(group_, loaded.has_value());
+    if (!against) {
+        return against.error();
+    }
+    if (against->has_value()) {
+        // One line for all: that of the first rank that has found something.
+        if (**against == group_.rank()) {
+            options_.say(fmt::format("rank {} passes over the checkpoint of step {}: {}",
+                                     group_.rank(), step, loaded.error().what));
+        }
+        return std::optional<worker::SavedStep>();
+    }
+    const worker::SavedStep found{.step = step, .save = loaded->info.save};
+    if (const Result<void> done = put_back(state, how, *std::move(loaded)); !done) {
+        return done.error();
+    }
+    return std::optional(found);
+}
+
+Result<std::optional<worker::SavedStep>> Checkpoints::load_from_memory(
+    TrainingState& state, const TrainingState::Comparison& how, const worker::SavedStep& at_least) {
     const Result<worker::MemoryTier*> tier = memory();
     if (!tier) {
         return tier.error();
     }
     if (*tier == nullptr) {
-        return std::optional<std::int64_t>();
+        return std::optional<worker::SavedStep>();
     }
     Result<std::optional<worker::LoadedCheckpoint>> loaded = (*tier)->load(group_, at_least);
     if (!loaded) {
         return loaded.error();
     }
     if (!loaded->has_value()) {
-        return std::optional<std::int64_t>();
+        return std::optional<worker::SavedStep>();
     }
-    const std::int64_t step = (*loaded)->info.step;
+    const worker::SavedStep found{.step = (*loaded)->info.step, .save = (*loaded)->info.save};
     if (const Result<void> done = put_back(state, how, **std::move(loaded)); !done) {
         return done.error();
     }
-    return std::optional(step);
+    return std::optional(found);
 }
 
 Result<void> Checkpoints::put_back(TrainingState& state, const TrainingState::Comparison& how,
@@ -325,7 +360,10 @@ void Checkpoints::tell_begun(std::int64_t step) const {
 void Checkpoints::tell_ended(const Result<void>& done, std::uint64_t bytes,
                              std::uint64_t places) const {
     if (group_.rank() == 0) {
-        worker_.save_ended({.is_complete = done.has_value(), .bytes = bytes, .places = places});
+        worker_.save_ended({.is_complete = done.has_value(),
+                            .bytes = bytes,
+                            .places = places,
+                            .why = done ? std::string() : done.error().what});
     }
 }
 
@@ -381,6 +419,7 @@ Result<Checkpoints::Agreed> Checkpoints::agree_on_save(std::int64_t step,
                     "averages them, or after zero_grad()"};
     }
     const std::string outline = collected ? worker::outline_of(*collected) : std::string();
+    const std::uint64_t number = numbers_.next(step);
     for (;;) {
         // Which tensors this rank writes, and so its memory, depends on the ranks being alike.
         const int among = writers();
@@ -388,6 +427,7 @@ Result<Checkpoints::Agreed> Checkpoints::agree_on_save(std::int64_t step,
         if (own) {
             agreed.share = worker::share_of(*collected,
                                             {.step = step,
+                                             .save = number,
                                              .generation = worker_.environment().generation,
                                              .world_size = group_.world_size()},
                                             group_.rank(), among);

@@ -8,6 +8,7 @@
 
 #include "base/instant.hpp"
 #include "base/result.hpp"
+#include "worker_runtime/checkpoint/save_numbers.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 #include "worker_runtime/job/worker.hpp"
 #include "worker_runtime/state/training_state.hpp"
@@ -70,11 +71,11 @@ public:
 
     /// Puts the newest checkpoint that every rank finds valid into `state` and returns its step;
     /// none if there is no checkpoint. One in the nodes' memory is taken unless the disk has a
-    /// newer one. Torn, truncated or damaged ones are passed over with a line that says why. Each
-    /// node verifies every byte once, shared out over its workers, and reads what it needs from
-    /// there. Fails, on every rank alike, when there are checkpoints and none is valid, when the
-    /// folder cannot be made, written or read on any node, or when a valid one does not fit `state`
-    /// on any one rank; `state` is unchanged then on all.
+    /// newer one, or a later save of the same step. Torn, truncated or damaged ones are passed over
+    /// with a line that says why. Each node verifies every byte once, shared out over its workers,
+    /// and reads what it needs from there. Fails, on every rank alike, when there are checkpoints
+    /// and none is valid, when the folder cannot be made, written or read on any node, or when a
+    /// valid one does not fit `state` on any one rank; `state` is unchanged then on all.
     [[nodiscard]] Result<std::optional<std::int64_t>> resume(TrainingState& state,
                                                              const ResumeOptions& options = {});
 
@@ -131,9 +132,13 @@ private:
     [[nodiscard]] int writers() const;
     /// Null if the nodes keep no checkpoints in memory. Every rank calls it.
     [[nodiscard]] Result<worker::MemoryTier*> memory();
-    /// The step of the checkpoint in memory that was put back; none: there is none to be had.
-    [[nodiscard]] Result<std::optional<std::int64_t>> load_from_memory(
-        TrainingState& state, const TrainingState::Comparison& how, std::int64_t at_least);
+    /// The checkpoint in memory that was put back; none: there is none to be had.
+    [[nodiscard]] Result<std::optional<worker::SavedStep>> load_from_memory(
+        TrainingState& state, const TrainingState::Comparison& how,
+        const worker::SavedStep& at_least);
+    /// The same of the checkpoint of `step` on the disk; none: a rank finds that it is not valid.
+    [[nodiscard]] Result<std::optional<worker::SavedStep>> load_from_disk(
+        TrainingState& state, const TrainingState::Comparison& how, std::int64_t step);
     /// Puts `loaded` into `state`, if it fits on all ranks.
     [[nodiscard]] Result<void> put_back(TrainingState& state, const TrainingState::Comparison& how,
                                         worker::LoadedCheckpoint loaded);
@@ -144,8 +149,8 @@ private:
     [[nodiscard]] worker::ReadShare read_share() const;
     /// A line, on one rank of a node that was asked to leave.
     void say_time_left(std::int64_t step, Instant deadline) const;
-    [[nodiscard]] Result<std::optional<std::int64_t>> load(TrainingState& state,
-                                                           const TrainingState::Comparison& how);
+    [[nodiscard]] Result<std::optional<worker::SavedStep>> load(
+        TrainingState& state, const TrainingState::Comparison& how);
     /// Success if `own` is one on every rank; else, on all, an error that names the first rank.
     [[nodiscard]] Result<void> agreed(std::int64_t step, const char* what, const Result<void>& own);
 
@@ -155,6 +160,7 @@ private:
     CheckpointsOptions options_;
     std::optional<Duration> last_save_;  ///< how long it took
     bool are_alike_ = true;              ///< the ranks' tensors, as far as is known
+    worker::SaveNumbers numbers_;
     bool has_looked_for_memory_ = false;
     std::unique_ptr<worker::OldCheckpoints> old_;         ///< outlives the saves
     std::unique_ptr<worker::MemoryTier> memory_;          ///< outlives the saves into it

@@ -72,7 +72,7 @@ Result<void> MemoryTier::save(ProcessGroup& group, const CheckpointShare& share,
                               const std::function<bool()>& is_isolated) {
     // Ranks wait in collectives for the one whose partner takes longest.
     const ProcessGroup::LongerWait longer(group, RuntimeLimits{}.save_wait);
-    memory_.begin_save(share.info.step);
+    memory_.begin_save({.step = share.info.step, .save = share.info.save});
     const Result<std::vector<std::string>> written =
         gather_results(group, described(share, write(share)));
     if (!written) {
@@ -122,7 +122,7 @@ void MemoryTier::say_note(const std::string& note) {
 }
 
 Result<std::optional<LoadedCheckpoint>> MemoryTier::load(ProcessGroup& group,
-                                                         std::int64_t at_least) {
+                                                         const SavedStep& at_least) {
     const Result<std::vector<std::string>> texts =
         gather_texts(group, copies_text(memory_, place_));
     if (!texts) {

@@ -43,11 +43,11 @@ public:
     [[nodiscard]] bool have_all_copies() const { return have_all_copies_; }
 
     /// Loads the newest step of which the nodes together have all files, if it is `at_least` that
-    /// number; files that this node lacks are copied from others. Every node then has the step, and
+    /// save; files that this node lacks are copied from others. Every node then has the step, and
     /// its manifest, so that it survives any one machine once more. Returns nothing, on every rank,
     /// if no step can be put together. A line says which copies cannot be used.
     [[nodiscard]] Result<std::optional<LoadedCheckpoint>> load(ProcessGroup& group,
-                                                               std::int64_t at_least);
+                                                               const SavedStep& at_least);
 
 private:
     [[nodiscard]] Result<std::vector<ManifestFile>> write(const CheckpointShare& share);

@@ -96,7 +96,9 @@ NamedParameter parameter_of(const Optimizer& optimizer, const std::string& name,
     return {.name = name,
             .whole = whole,
             .stepped = slice.elements,
-            .layout = Layout{.global_shape = {whole.numel()}, .offsets = {slice.first}}};
+            .layout = Layout{.global_shape = {whole.numel()},
+                             .offsets = {slice.first},
+                             .mesh_dimension = sharded->mesh_dimension()}};
 }
 
 /// The parameters of all groups.

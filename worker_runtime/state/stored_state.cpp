@@ -34,8 +34,10 @@ Result<StoredState> StoredState::of(LoadedCheckpoint loaded) {
                 ErrorCode::BadMessage,
                 fmt::format("tensor {} is of type {}, which is unknown", name, stored.dtype)};
         }
-        state.tensors[name] = {
-            .type = *type, .shape = std::move(stored.shape), .parts = std::move(stored.parts)};
+        state.tensors[name] = {.type = *type,
+                               .shape = std::move(stored.shape),
+                               .mesh_dimension = std::move(stored.mesh_dimension),
+                               .parts = std::move(stored.parts)};
     }
     return state;
 }

@@ -22,6 +22,7 @@ public:
     struct Tensor {
         torch::ScalarType type = torch::kFloat32;
         std::vector<std::int64_t> shape;        ///< of the whole
+        std::string mesh_dimension;             ///< of its parts' Layout
         std::vector<StoredTensor::Part> parts;  ///< disjoint, together the whole
 
         /// Copies the elements from `offsets` on, as many as `target` has, into it, which may lie

@@ -166,9 +166,11 @@ void TrainingState::add(const std::string& name, torch::Tensor& tensor) {
 
 void TrainingState::add_part(const std::string& name, torch::Tensor& tensor,
                              const std::vector<std::int64_t>& global_shape,
-                             const std::vector<std::int64_t>& offsets) {
+                             const std::vector<std::int64_t>& offsets,
+                             const std::string& mesh_dimension) {
     const std::string full_name = "extra." + name;
-    const worker::Layout layout{.global_shape = global_shape, .offsets = offsets};
+    const worker::Layout layout{
+        .global_shape = global_shape, .offsets = offsets, .mesh_dimension = mesh_dimension};
     const Result<void> within =
         worker::check_layout(layout, {tensor.sizes().begin(), tensor.sizes().end()});
     DDP_CHECK(within.has_value(), full_name);
@@ -361,10 +363,14 @@ public:
         }
         const worker::StoredState::Tensor& stored = *found->second;
         if (stored.shape != shape || stored.type != tensor.scalar_type()) {
-            return check(
-                Error{ErrorCode::BadMessage, fmt::format("{} is {}, this program's is {}", name,
-                                                         shape_text(stored.type, stored.shape),
-                                                         shape_text(tensor.scalar_type(), shape))});
+            const std::string dimension =
+                target.layout ? target.layout->mesh_dimension : std::string();
+            return check(Error{ErrorCode::BadMessage,
+                               fmt::format("{} is {}{}, this program's is {}{}", name,
+                                           shape_text(stored.type, stored.shape),
+                                           worker::sharded_text(stored.mesh_dimension),
+                                           shape_text(tensor.scalar_type(), shape),
+                                           worker::sharded_text(dimension))});
         }
         used.insert(name);
         const std::vector<std::int64_t> offsets =

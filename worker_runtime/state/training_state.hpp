@@ -47,10 +47,12 @@ public:
     /// This rank's part of a tensor that the ranks have together: its first element is the one at
     /// `offsets` of the whole, whose shape is `global_shape`. The parts of all ranks are disjoint
     /// and together the whole; a save of others fails, and names the tensor and the ranks. A resume
-    /// on another world size gives each rank what its own part there is.
+    /// on another world size gives each rank what its own part there is. `mesh_dimension`: the name
+    /// of the dimension of a Mesh along which the whole is sharded, the same on all ranks; the
+    /// checkpoint has it for people, and a resume on another mesh is none the worse.
     void add_part(const std::string& name, torch::Tensor& tensor,
                   const std::vector<std::int64_t>& global_shape,
-                  const std::vector<std::int64_t>& offsets);
+                  const std::vector<std::int64_t>& offsets, const std::string& mesh_dimension = {});
     /// A tensor whose meaning is its sum over the ranks, say a loss so far. After a resume rank 0
     /// holds the sum, the others zeros.
     void add_sum(const std::string& name, torch::Tensor& tensor);

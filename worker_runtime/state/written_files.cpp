@@ -31,7 +31,8 @@ void add_written(const std::string& written, int rank, std::vector<ManifestFile>
             {.rank = rank,
              .dtype = part[1].get<std::string>(),
              .global_shape = part[2].get<Numbers>(),
-             .box = {.offsets = part[3].get<Numbers>(), .lengths = part[4].get<Numbers>()}});
+             .box = {.offsets = part[3].get<Numbers>(), .lengths = part[4].get<Numbers>()},
+             .mesh_dimension = part[5].get<std::string>()});
     }
 }
 
@@ -89,7 +90,7 @@ Result<std::string> described(const CheckpointShare& share,
         for (const TensorView& view : *views) {
             if (view.layout) {
                 parts.push_back({view.name, view.dtype, view.layout->global_shape,
-                                 view.layout->offsets, view.shape});
+                                 view.layout->offsets, view.shape, view.layout->mesh_dimension});
             }
         }
     }

@@ -310,7 +310,7 @@ export function textOf(event) {
   if (event.event === 'waiting' && !event.text) parts.push('for nothing any more');
   if (event.event === 'quiet') parts.push(event.quiet_ms > 0 ? `no sign of life for ${duration(event.quiet_ms)}` : 'shows signs of life again');
   if (event.event === 'checkpoint_saved') parts.push(saveTextOf(event));
-  if (event.event === 'checkpoint_failed') parts.push("the worker's output says why");
+  if (event.event === 'checkpoint_failed') parts.push(event.reason || "the worker's output says why");
   if (event.event === 'checkpoint_behind' && !event.text) parts.push('checkpoints keep up again');
   add('', event.cause && `cause: ${event.cause}`);
   add('', event.nodes !== undefined && event.workers !== undefined ? `${event.nodes} nodes, ${event.workers} workers` : undefined);

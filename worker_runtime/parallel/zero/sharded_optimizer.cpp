@@ -96,7 +96,8 @@ ShardedOptimizerBase::ShardedOptimizerBase(const torch::nn::Module& network, Pro
                                            const ShardedOptimizerOptions& options)
     : Optimizer(groups, std::move(defaults)),
       group_(std::move(group)),
-      overlaps_gather_(options.overlaps_gather) {
+      overlaps_gather_(options.overlaps_gather),
+      mesh_dimension_(options.mesh_dimension) {
     agree_on_parameters(group_, described(network, param_groups()));
     const torch::NoGradGuard no_grad;
     struct Waiting {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -33,6 +34,9 @@ struct ShardedOptimizerOptions {
     /// or writes parameters by address (data_ptr(), accessor()) or on another thread waits for
     /// nothing. A peer that dies meanwhile is the error of the next collective.
     bool overlaps_gather = false;
+    /// The name of the Mesh's dimension along which the group's ranks lie. Checkpoints have it as
+    /// that of TrainingState::add_part().
+    std::string mesh_dimension = {};
 };
 
 namespace worker {
@@ -51,6 +55,8 @@ public:
     [[nodiscard]] const Slice& slice_of(const torch::Tensor& parameter) const;
     /// This rank's own optimizer; it steps the slices, and has their state.
     [[nodiscard]] virtual torch::optim::Optimizer& local() = 0;
+    /// As in the options.
+    [[nodiscard]] const std::string& mesh_dimension() const { return mesh_dimension_; }
 
     /// This rank's elements of each parameter, [n], with their gradients, say for clip_grad_norm().
     /// With sharded gradients it waits for those of the last pass.
@@ -80,6 +86,7 @@ private:
 
     ProcessGroup group_;
     bool overlaps_gather_;
+    std::string mesh_dimension_;
     std::vector<ParameterBucket> buckets_;
     TensorsUnderWay gathers_;
     std::unordered_map<const c10::TensorImpl*, Slice> slices_;  ///< by parameter

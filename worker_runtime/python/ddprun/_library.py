@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _NAME = "ddprun-checkpoint.so"
 _VARIABLE = "DDPRUN_CHECKPOINT_LIBRARY"
-_ABI = 3
+_ABI = 4
 _STEPS = 1000
 
 
@@ -35,6 +35,7 @@ class Part(NamedTuple):
     size: int
     global_shape: Sequence[int] | None
     offsets: Sequence[int] | None
+    mesh_dimension: str = ""  # along which the whole is sharded; empty: it has no name
 
 
 class StoredPart(NamedTuple):
@@ -79,6 +80,7 @@ class Manifest(NamedTuple):
     keep_every: int
     values: Mapping[str, str]
     files: Sequence[File]
+    save: int = 0  # of two saves of the step the later one has the larger number
 
 
 class _Error(ctypes.Structure):
@@ -95,7 +97,8 @@ _Numbers = ctypes.POINTER(ctypes.c_int64)
 class _Tensor(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("dtype", ctypes.c_char_p),
                 ("dimensions", ctypes.c_uint64), ("shape", _Numbers), ("global_shape", _Numbers),
-                ("offsets", _Numbers), ("bytes", ctypes.c_void_p), ("size", ctypes.c_uint64)]
+                ("offsets", _Numbers), ("mesh_dimension", ctypes.c_char_p),
+                ("bytes", ctypes.c_void_p), ("size", ctypes.c_uint64)]
 
 
 class _File(ctypes.Structure):
@@ -112,7 +115,8 @@ _OnWarning = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 
 
 class _Manifest(ctypes.Structure):
-    _fields_ = [("generation", ctypes.c_uint64), ("world_size", ctypes.c_int32),
+    _fields_ = [("save", ctypes.c_uint64), ("generation", ctypes.c_uint64),
+                ("world_size", ctypes.c_int32),
                 ("keep", ctypes.c_int32), ("keep_every", ctypes.c_int64),
                 ("values", ctypes.POINTER(_Text)), ("value_count", ctypes.c_uint64),
                 ("files", ctypes.POINTER(_File)), ("file_count", ctypes.c_uint64),
@@ -120,8 +124,9 @@ class _Manifest(ctypes.Structure):
 
 
 class _Info(ctypes.Structure):
-    _fields_ = [("generation", ctypes.c_uint64), ("world_size", ctypes.c_int32),
-                ("value_count", ctypes.c_uint64), ("tensor_count", ctypes.c_uint64)]
+    _fields_ = [("save", ctypes.c_uint64), ("generation", ctypes.c_uint64),
+                ("world_size", ctypes.c_int32), ("value_count", ctypes.c_uint64),
+                ("tensor_count", ctypes.c_uint64)]
 
 
 class _Stored(ctypes.Structure):
@@ -146,6 +151,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
                           ctypes.c_uint64, ctypes.POINTER(_File)],
     "publish": [ctypes.POINTER(_Partial), ctypes.POINTER(_Manifest)],
     "list": [ctypes.c_char_p, _Numbers, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)],
+    "save_of": [ctypes.c_char_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_uint64)],
     "verify": [ctypes.c_char_p, ctypes.c_int64],
     "share_out": [ctypes.POINTER(ctypes.c_uint64), ctypes.c_uint64, ctypes.c_int32,
                   ctypes.POINTER(ctypes.c_int32)],
@@ -270,6 +276,12 @@ class Library:
                 return steps[:count.value]
             capacity = count.value
 
+    def save_of(self, dir: str, step: int) -> int:
+        """Which save of `step` the checkpoint is; 0 if its manifest cannot be read."""
+        save = ctypes.c_uint64()
+        self.call("save_of", _path(dir), step, save)
+        return save.value
+
     def remove_leftovers(self, dir: str) -> None:
         """Removes what writers that died have left in `dir`."""
         self._c.ddprun_checkpoint_remove_leftovers(_path(dir))
@@ -309,6 +321,7 @@ class OpenCheckpoint:
     def __init__(self, library: Any, handle: Any, info: Any) -> None:
         self._c = library
         self._handle = handle
+        self.save: int = info.save
         self.world_size: int = info.world_size
         self.values: dict[str, str] = {}
         self.tensors: dict[str, Stored] = {}
@@ -370,6 +383,7 @@ def _tensors(parts: Sequence[Part]) -> Any:
         if part.global_shape is not None and part.offsets is not None:
             tensor.global_shape = _numbers(part.global_shape)
             tensor.offsets = _numbers(part.offsets)
+            tensor.mesh_dimension = _text(part.mesh_dimension)
         tensor.bytes, tensor.size = part.pointer, part.size
     return tensors
 
@@ -383,7 +397,7 @@ def manifest_of(manifest: Manifest) -> _Manifest:
     files = (_File * len(manifest.files))(*(
         _File(_text(file.name), file.size, _text(file.xxh3_128)) for file in manifest.files))
     return _Manifest(
-        manifest.generation, manifest.world_size, manifest.keep, manifest.keep_every,
+        manifest.save, manifest.generation, manifest.world_size, manifest.keep, manifest.keep_every,
         _texts(manifest.values), len(manifest.values), files, len(files))
 
 

@@ -66,14 +66,14 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "memory_connect": [ctypes.POINTER(_Place), ctypes.POINTER(_Handle), _Text],
     "memory_agree": [_Handle, _Text, ctypes.c_uint64, ctypes.c_int32, _Flag, _Flag,
                      ctypes.POINTER(_Error)],
-    "memory_begin_save": [_Handle, ctypes.c_int64],
+    "memory_begin_save": [_Handle, ctypes.c_int64, ctypes.c_uint64],
     "memory_write": [_Handle, ctypes.POINTER(_TensorFile), ctypes.c_uint64,
                      ctypes.POINTER(_Error)],
     "memory_manifest": [_Handle, ctypes.c_int64, ctypes.POINTER(_Manifest), _Text],
     "memory_write_manifest": [_Handle, ctypes.c_char_p, ctypes.c_int32],
     "memory_seal": [_Handle],
     "memory_copies": [_Handle, _Text],
-    "memory_candidates": [_Handle, _Text, ctypes.c_uint64, ctypes.c_int64,
+    "memory_candidates": [_Handle, _Text, ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint64,
                           ctypes.POINTER(ctypes.c_uint64), _Text],
     "memory_read_manifest": [_Handle, ctypes.c_uint64, _Text],
     "memory_fetch": [_Handle, ctypes.c_uint64, ctypes.c_char_p],
@@ -116,10 +116,9 @@ class NodeMemory:
         return Agreement(bool(is_kept.value), bool(has_partner.value),
                          line.text.decode(errors="replace"))
 
-    def begin_save(self, step: int) -> None:
-        """From now on files are written and sealed for `step`. Every rank makes this call for each
-        save, so that all count saves alike."""
-        self._call("begin_save", step)
+    def begin_save(self, step: int, save: int) -> None:
+        """From now on files are written and sealed for this save of `step`."""
+        self._call("begin_save", step, save)
 
     def write(self, files: Sequence[tuple[str, str, Sequence[Part]]]) -> tuple[list[File], str]:
         """Writes files, each with name, prefix of names and tensors. Returns also why the partner
@@ -153,12 +152,13 @@ class NodeMemory:
         self._call("copies", text)
         return _str(text)
 
-    def candidates(self, texts: Sequence[str], at_least: int) -> tuple[list[Candidate], str]:
-        """The steps, from `at_least` on, that may be whole; the newest first. A line for people
-        about a node whose files are not known. texts: copies() of all ranks. The next calls take an
-        index of the list."""
+    def candidates(self, texts: Sequence[str],
+                   at_least: tuple[int, int]) -> tuple[list[Candidate], str]:
+        """The steps that may be whole; the newest first. A line for people about a node whose files
+        are not known. texts: copies() of all ranks. at_least: a step, and which save of it. The
+        next calls take an index of the list."""
         count, candidate, line = ctypes.c_uint64(), _Candidate(), ctypes.c_char_p()
-        self._call("candidates", _list(texts), len(texts), at_least, count, line)
+        self._call("candidates", _list(texts), len(texts), *at_least, count, line)
         found = []
         for index in range(count.value):
             self._library._c.ddprun_checkpoint_memory_candidate(self._handle, index, candidate)

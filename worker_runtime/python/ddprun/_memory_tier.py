@@ -33,7 +33,7 @@ class MemoryTier:
         manifest: without files. A step that is kept already is replaced. Raises NotKept on every
         rank if one cannot; the save before then still counts.
         """
-        self._memory.begin_save(write.step)
+        self._memory.begin_save(write.step, manifest.save)
         written, problem = exchange.attempt(lambda: self._write(exchange.rank, write))
         self._check(write.step, problem)
         said = exchange.gather(written)
@@ -54,8 +54,12 @@ class MemoryTier:
         self._check(write.step, problem)
         return IN_MEMORY | (ON_PARTNERS if all(has_copy for _, has_copy in said) else 0)
 
-    def load(self, exchange: Exchange, at_least: int) -> tuple[int, OpenCheckpoint] | None:
-        """The newest step, at least `at_least`, of which the nodes together have all files."""
+    def load(self, exchange: Exchange,
+             at_least: tuple[int, int]) -> tuple[int, OpenCheckpoint] | None:
+        """The newest step of which the nodes together have all files.
+
+        at_least: a step, and which save of it.
+        """
         texts = exchange.gather(self._memory.copies())
         candidates, line = self._memory.candidates(texts, at_least)
         if line and exchange.rank == 0:

@@ -17,6 +17,8 @@ _VERSION_WITH_FIGURES = 4
 _VERSION_WITH_CHECKPOINTS = 6
 _VERSION_WITH_PACE = 7
 _VERSION_WITH_SAVES = 9
+_VERSION_WITH_REASON = 10
+_SAVE_REASON_BYTES_MAX = 508
 _SAVE_PLACE_DISK = 1
 _SAVE_PLACE_MEMORY = 2
 _SAVE_PLACE_PARTNER = 4
@@ -69,14 +71,18 @@ _SAVES_FAILED_NS = 12
 _SAVES_LATE = 13
 _SAVES_IN_TIME = 14
 _SAVES_INTERVAL_NS = 15
+_REASON_BYTES = 512
+_REASON_TEXT_BYTES = 0
+_REASON_TEXT = 4
 # End of what is made.
 _FOR_EVER = (1 << 63) - 1
+_CUT = "…".encode()
 #: The places of a checkpoint: the disk, the memory of the ranks' own nodes, that of others, too.
 ON_DISK, IN_MEMORY, ON_PARTNERS = _SAVE_PLACE_DISK, _SAVE_PLACE_MEMORY, _SAVE_PLACE_PARTNER
 # Behind the header, one of each worker; and the version that has added it.
 _PARTS = ((_SLOT_BYTES, _VERSION_MIN), (_FIGURES_BYTES, _VERSION_WITH_FIGURES),
           (_CHECKPOINTS_BYTES, _VERSION_WITH_CHECKPOINTS), (_PACE_BYTES, _VERSION_WITH_PACE),
-          (_SAVES_BYTES, _VERSION_WITH_SAVES))
+          (_SAVES_BYTES, _VERSION_WITH_SAVES), (_REASON_BYTES, _VERSION_WITH_REASON))
 
 
 class _SaveUnderWay:
@@ -88,7 +94,7 @@ class _SaveUnderWay:
         self.step: int | None = None
         self.begun_ns = 0
         self.stall_ns: int | None = None
-        self.end: tuple[int, int | None, int] | None = None  # when, its bytes, its places
+        self.end: tuple[int, int | None, int, str] | None = None  # when, and as it was told
 
 
 class Page:
@@ -99,13 +105,15 @@ class Page:
     """
 
     __slots__ = ("_checkpoints", "_figures", "_header_i64", "_header_u32", "_loss", "_pace",
-                 "_pace_i64", "_ring", "_save", "_saves", "_slot_u32", "_slot_u64", "_teller")
+                 "_pace_i64", "_reason", "_ring", "_save", "_saves", "_slot_u32", "_slot_u64",
+                 "_teller")
 
     def __init__(self, header: memoryview | None = None, slot: memoryview | None = None,
                  figures: memoryview | None = None,
                  checkpoints: memoryview | None = None,
                  pace: memoryview | None = None,
-                 saves: memoryview | None = None) -> None:
+                 saves: memoryview | None = None,
+                 reason: memoryview | None = None) -> None:
         """Parts of the page, in bytes. A private part stands in for each that is None."""
         if header is None:
             header = memoryview(bytearray(_HEADER_BYTES))
@@ -125,6 +133,7 @@ class Page:
         self._checkpoints = checkpoints
         saves = memoryview(bytearray(_SAVES_BYTES)) if saves is None else saves
         self._saves = saves.cast("Q")
+        self._reason = reason
         self._save = _SaveUnderWay()
         self._ring: Callable[[memoryview], None] | None = None
 
@@ -219,6 +228,17 @@ class Page:
             part[_CHECKPOINTS_PATH:_CHECKPOINTS_PATH + len(path)] = path
             path_bytes[_CHECKPOINTS_PATH_BYTES] = len(path)
 
+    def _tell_reason(self, text: str) -> None:
+        part = self._reason
+        if part is not None:
+            reason = text.encode(errors="replace")
+            if len(reason) > _SAVE_REASON_BYTES_MAX:
+                # Without the first half of a character.
+                head = reason[:_SAVE_REASON_BYTES_MAX - len(_CUT)].decode(errors="ignore")
+                reason = head.encode() + _CUT
+            part[_REASON_TEXT:_REASON_TEXT + len(reason)] = reason
+            part[:_REASON_TEXT].cast("I")[_REASON_TEXT_BYTES] = len(reason)
+
     def ring_with(self, ring: Callable[[memoryview], None]) -> None:
         """ring(bell) raises the word and wakes the agent. Without it the agent reads later."""
         self._ring = ring
@@ -261,25 +281,26 @@ class Page:
                 save.stall_ns = time_ns
                 self._tell_whole_save()
 
-    def tell_save_ended(self, size: int | None, places: int) -> None:
+    def tell_save_ended(self, size: int | None, places: int, why: str = "") -> None:
         """size: bytes of the state that all ranks have saved. Without: it failed. places: where it
-        is, ON_DISK and others, added."""
+        is, ON_DISK and others, added. why: it failed; one line."""
         save = self._save
         with save.lock:
             if save.step is not None and save.end is None:
-                save.end = (monotonic_ns(), size, places)
+                save.end = (monotonic_ns(), size, places, why)
                 self._tell_whole_save()
 
     def _tell_whole_save(self) -> None:
         save, saves = self._save, self._saves
         if save.step is None or save.stall_ns is None or save.end is None:
             return
-        ended_ns, size, places = save.end
+        ended_ns, size, places, why = save.end
         saves[_SAVES_WRITES] |= 1
         if size is None:
             saves[_SAVES_FAILED] += 1
             saves[_SAVES_FAILED_STEP] = save.step
             saves[_SAVES_FAILED_NS] = ended_ns
+            self._tell_reason(why)
         else:
             saves[_SAVES_SAVED] += 1
             saves[_SAVES_STEP] = save.step

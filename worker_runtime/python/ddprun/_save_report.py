@@ -6,6 +6,8 @@ import contextlib
 import operator
 from time import monotonic_ns
 
+from ddprun._library import text_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 class SaveReport:
     """Writes how saves go into the page, on the rank that leads them.
 
-    ended() may be called on any thread; all else is called on the training's.
+    saved() and failed() may be called on any thread; all else is called on the training's.
     """
 
     def __init__(self, page: Page, ring: Callable[[memoryview], None]) -> None:
@@ -31,13 +33,16 @@ class SaveReport:
 
         A save that the call has begun, and that has not ended, has failed; unless it goes on.
         """
-        begin_ns = monotonic_ns()
+        begin_ns, why = monotonic_ns(), ""
         try:
             yield
+        except Exception as error:
+            why = text_of(error)
+            raise
         finally:
             if self._is_in_call:
                 self._is_in_call = False
-                self.ended(None, 0)
+                self.failed(why)
             if self._leads:
                 self._page.tell_save_stalled(monotonic_ns() - begin_ns)
 
@@ -58,8 +63,15 @@ class SaveReport:
         """A thread ends the save."""
         self._is_in_call = False
 
-    def ended(self, size: int | None, places: int) -> None:
-        """size: bytes of all ranks' tensors; it has failed if None. places: where they are, as the
-        page has it. Only the first call counts."""
+    def saved(self, size: int, places: int) -> None:
+        """size: bytes of all ranks' tensors. places: where they are, as the page has it.
+
+        Only the first call of this and failed() counts.
+        """
         if self._leads:
             self._page.tell_save_ended(size, places)
+
+    def failed(self, why: str) -> None:
+        """why: one line."""
+        if self._leads:
+            self._page.tell_save_ended(None, 0, why)

@@ -18,6 +18,7 @@ from ddprun._library import CheckpointError, Library, Manifest, Partial, find_li
 from ddprun._memory_tier import MemoryTier, NotKept, connect
 from ddprun._page import ON_DISK
 from ddprun._restore import Plan, Source
+from ddprun._save_numbers import SaveNumbers
 from ddprun._save_report import SaveReport
 from ddprun._saving import Saving
 from ddprun._shares import Shares
@@ -72,6 +73,7 @@ class Checkpoints:
         self._buffers = Buffers()
         self._hooked: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._described = ""
+        self._numbers = SaveNumbers()
         self._shares: Shares | None = None
 
     def save(self, step: int, *, rng: bool = True, **things: Any) -> bool:
@@ -93,9 +95,10 @@ class Checkpoints:
             try:
                 write.write(exchange, manifest, self._worker.is_isolated, self._worker._warn)
             except CheckpointError as error:
+                self._report.failed(str(error))
                 self._say(str(error))
                 return False
-            self._report.ended(write.size_of_all(), ON_DISK)
+            self._report.saved(write.size_of_all(), ON_DISK)
         return True
 
     def save_async(self, step: int, *, while_saving: str = "wait", rng: bool = True,
@@ -127,6 +130,7 @@ class Checkpoints:
             write, manifest = self._prepared(exchange, step, things, rng)
             short = self._shortage(exchange, write)
             if short is not None:
+                self._report.failed(short)
                 return self._refused(saving, short)
             self._start(saving, write, manifest, things, tier, has_disk)
             self._report.goes_on()
@@ -141,8 +145,8 @@ class Checkpoints:
                rng: bool = True, **things: Any) -> int | None:
         """Loads the newest checkpoint that is valid on every rank, and returns its step.
 
-        One in the nodes' memory is taken unless the folder has a newer one. Returns None if there
-        is no checkpoint. things: those that save() was given;
+        One in the nodes' memory is taken unless the folder has a newer one, or a later save of the
+        same step. Returns None if there is no checkpoint. things: those that save() was given;
         numbers, texts, lists and dicts come as `values`. In another world size each rank reads
         its parts. rename: gives stored names new ones. Without strict, things that the checkpoint
         lacks stay as they are, and one line names each that is new or gone.
@@ -152,14 +156,15 @@ class Checkpoints:
         """
         self._wait_for_last()
         exchange = self._exchange()
-        steps = self._steps(exchange)
-        found = self._newest(exchange, steps)
+        steps, newest_save = self._steps(exchange)
+        found = self._newest(exchange, steps, newest_save)
         if found is not None:
             step, opened = found
             try:
                 self._load(exchange, step, opened, strict, rename, rng, things)
             finally:
                 opened.close()
+            self._numbers.resumed(step, opened.save)
             self._tell_resumed()
             return step
         if steps:
@@ -251,11 +256,11 @@ class Checkpoints:
                 write.agree(self._back, copy_problem)
                 places = self._write(self._back, write, manifest, tier, has_disk)
             except CheckpointError as error:
-                self._report.ended(None, 0)
+                self._report.failed(str(error))
                 goes_on = "; the training goes on" if isinstance(error, NotKept) else ""
                 self._say(str(error) + goes_on)
                 raise
-            self._report.ended(write.size_of_all(), places)
+            self._report.saved(write.size_of_all(), places)
 
         self._last = saving
         saving._start(copy, work)
@@ -321,23 +326,25 @@ class Checkpoints:
         items = [item for name, item in snapshot.items.items() if name in names]
         generation = self._worker.generation if self._worker.is_under_ddprun else 0
         manifest = Manifest(generation, exchange.world_size, self._keep, self._keep_every,
-                            snapshot.values, [])
+                            snapshot.values, [], self._numbers.next(step))
         return Write(self._library, self.dir, step, self._shares, items), manifest
 
-    def _steps(self, exchange: Exchange) -> list[int]:
-        """Rank 0's, newest first, once every node can write a file where rank 0 sees it."""
+    def _steps(self, exchange: Exchange) -> tuple[list[int], int]:
+        """Rank 0's, newest first, once every node can write a file where rank 0 sees it; and which
+        save of its step the newest one is."""
         node = f"node {socket.gethostname()}: "
         probe: Partial | None = None
-        problem, name, steps = None, "", []
+        problem, name, steps, save = None, "", [], 0
         if exchange.rank == 0:
             try:
                 self._library.remove_leftovers(self.dir)
                 steps = self._library.steps(self.dir)
+                save = self._library.save_of(self.dir, steps[0]) if steps else 0
                 probe = self._library.begin_probe(self.dir)
                 name = probe.name
             except Exception as error:  # whatever it is, the other ranks must know
                 problem = node + text_of(error)
-        problem, name, found = exchange.gather([problem, name, steps])[0]
+        problem, name, steps, save = exchange.gather([problem, name, steps, save])[0]
         if problem is None:
             place = Partial(self.dir, 0, name)
             # One rank of each node, if these are all ranks.
@@ -351,18 +358,28 @@ class Checkpoints:
             self._library.abandon(probe)
         if problem is not None:
             raise CheckpointError(problem)
-        return list(found)
+        return steps, save
 
-    def _newest(self, exchange: Exchange, steps: list[int]) -> tuple[int, OpenCheckpoint] | None:
-        """That of the nodes' memory, unless the disk, which has `steps`, has a newer one."""
+    def _newest(self, exchange: Exchange, steps: list[int],
+                save: int) -> tuple[int, OpenCheckpoint] | None:
+        """That of the nodes' memory, unless the disk, which has `steps`, has a newer one.
+
+        save: which save of its step the newest one is.
+        """
         tier = self._memory(exchange)
-        found = tier.load(exchange, steps[0] if steps else 0) if tier is not None else None
+        newest = (steps[0], save) if steps else (0, 0)
+        found = tier.load(exchange, newest) if tier is not None else None
         if found is not None:
             return found
         for step in steps:
             opened = self._opened(exchange, step)
             if opened is not None:
                 return step, opened
+            # Memory may have an earlier save of this step.
+            if tier is not None and save > 0 and step == steps[0]:
+                found = tier.load(exchange, (step, 0))
+                if found is not None:
+                    return found
         return None
 
     def _opened(self, exchange: Exchange, step: int) -> OpenCheckpoint | None:

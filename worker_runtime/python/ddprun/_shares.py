@@ -97,7 +97,8 @@ class Shares:
             by_place.setdefault((*entry[4], *entry[2]), []).append((rank, entry))
         firsts = [same[0] for same in by_place.values()]
         self._library.check_parts(
-            [Part(name, entry[1], entry[2], 0, 0, entry[3], entry[4]) for _, entry in firsts],
+            [Part(name, entry[1], entry[2], 0, 0, entry[3], entry[4], entry[7])
+             for _, entry in firsts],
             [rank for rank, _ in firsts])
         for same in by_place.values():
             rank, entry = min(same, key=lambda holder: (self._sizes[holder[0]], holder[0]))

@@ -36,7 +36,8 @@ SHARED, FIRST = "shared", "first"
 class Item:
     """One tensor of a rank's state, and its place in the whole."""
 
-    __slots__ = ("dtype", "global_shape", "is_late", "name", "offsets", "shape", "tensor", "whose")
+    __slots__ = ("dtype", "global_shape", "is_late", "mesh_dimension", "name", "offsets", "shape",
+                 "tensor", "whose")
 
     def __init__(self, name: str, tensor: Any, whose: str, is_late: bool) -> None:
         """Raises CheckpointError, which names the tensor, for a kind that no file holds.
@@ -47,6 +48,7 @@ class Item:
         self.whose = whose
         self.is_late = is_late
         self.tensor, self.global_shape, self.offsets = _local(name, tensor)
+        self.mesh_dimension = _mesh_dimension(tensor)
         self.dtype = dtype_of(name, self.tensor)
         self.shape = list(self.tensor.shape)
 
@@ -62,7 +64,7 @@ class Item:
     def description(self) -> list[Any]:
         """For the other ranks."""
         return [self.name, self.dtype, self.shape, self.global_shape, self.offsets, self.size,
-                self.whose]
+                self.whose, self.mesh_dimension]
 
 
 class ArrayItem(Item):
@@ -141,12 +143,21 @@ def _local_of_dtensor(name: str, tensor: Any) -> tuple[Any, list[int] | None, li
     return local, list(tensor.shape), list(offsets) if local.numel() else [0] * len(shape)
 
 
+def _mesh_dimension(tensor: Any) -> str:
+    """The name of the mesh dimension along which a DTensor is sharded; several have commas between
+    them. Empty: the mesh has no names."""
+    if not is_dtensor(tensor) or not tensor.device_mesh.mesh_dim_names:
+        return ""
+    names = zip(tensor.device_mesh.mesh_dim_names, tensor.placements)
+    return ",".join(name for name, placement in names if placement.is_shard())
+
+
 def in_memory(item: Item) -> tuple[Any, Part]:
     """The bytes of `item` on the CPU, row by row: its own where they lie so. The first keeps them.
     """
     kept = item.tensor.cpu().contiguous()
     return kept, Part(item.name, item.dtype, item.shape, kept.data_ptr(), item.size,
-                      item.global_shape, item.offsets)
+                      item.global_shape, item.offsets, item.mesh_dimension)
 
 
 def read(stored: Stored, local: Any, offsets: Sequence[int]) -> None:

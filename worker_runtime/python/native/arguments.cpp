@@ -26,11 +26,13 @@ Result<worker::TensorView> view_of(const DdprunTensor& tensor) {
         return (name ? dtype : name).error();
     }
     const std::uint64_t dimensions = tensor.dimensions;
-    const bool has_layout = tensor.global_shape != nullptr || tensor.offsets != nullptr;
+    const bool has_layout = tensor.global_shape != nullptr || tensor.offsets != nullptr ||
+                            tensor.mesh_dimension != nullptr;
     if (dimensions > worker::kSafetensorsDimensionsMax ||
         (dimensions > 0 && tensor.shape == nullptr) ||
         (tensor.bytes == nullptr && tensor.size > 0) ||
-        (has_layout && (tensor.global_shape == nullptr || tensor.offsets == nullptr))) {
+        (has_layout && (tensor.global_shape == nullptr || tensor.offsets == nullptr ||
+                        tensor.mesh_dimension == nullptr))) {
         return bad("a tensor that lacks its shape, its bytes or its place");
     }
     const auto numbers = [&](const std::int64_t* from) {
@@ -41,8 +43,13 @@ Result<worker::TensorView> view_of(const DdprunTensor& tensor) {
                             .shape = numbers(tensor.shape),
                             .bytes = {static_cast<const std::byte*>(tensor.bytes), tensor.size}};
     if (has_layout) {
+        Result<std::string> dimension = text_of(tensor.mesh_dimension);
+        if (!dimension) {
+            return dimension.error();
+        }
         view.layout = worker::Layout{.global_shape = numbers(tensor.global_shape),
-                                     .offsets = numbers(tensor.offsets)};
+                                     .offsets = numbers(tensor.offsets),
+                                     .mesh_dimension = *std::move(dimension)};
     }
     return view;
 }
@@ -121,6 +128,7 @@ Result<worker::Manifest> manifest_of(std::int64_t step, const DdprunManifest* gi
         return values ? files.error() : values.error();
     }
     worker::Manifest manifest{.info = {.step = step,
+                                       .save = given->save,
                                        .generation = ddprun::Generation(given->generation),
                                        .world_size = given->world_size,
                                        .values = *std::move(values)},
@@ -156,7 +164,8 @@ void hand_out(worker::LoadedCheckpoint loaded, DdprunOpen** open, DdprunInfo* in
     for (const auto& tensor : opened->loaded.tensors) {
         opened->tensors.push_back(&tensor);
     }
-    *info = {.generation = opened->loaded.info.generation.value(),
+    *info = {.save = opened->loaded.info.save,
+             .generation = opened->loaded.info.generation.value(),
              .world_size = opened->loaded.info.world_size,
              .value_count = opened->values.size(),
              .tensor_count = opened->tensors.size()};

@@ -219,6 +219,18 @@ std::int32_t ddprun_checkpoint_list(const char* dir, std::int64_t* steps, std::u
     });
 }
 
+std::int32_t ddprun_checkpoint_save_of(const char* dir, std::int64_t step, std::uint64_t* save,
+                                       DdprunError* error) {
+    return guarded(error, [&]() -> Result<void> {
+        const Result<std::string> path = text_of(dir);
+        if (!path || save == nullptr || step < 0) {
+            return path ? bad("no step, or no place for a number") : path.error();
+        }
+        *save = worker::save_of_checkpoint(*path, step);
+        return {};
+    });
+}
+
 void ddprun_checkpoint_remove_leftovers(const char* dir) {
     (void)guarded(nullptr, [&]() -> Result<void> {
         const Result<std::string> path = text_of(dir);
@@ -268,10 +280,12 @@ std::int32_t ddprun_checkpoint_check_parts(const DdprunTensor* parts, const std:
             if (view.layout) {
                 box.offsets = view.layout->offsets;
             }
-            all.push_back({.rank = ranks[i],
-                           .dtype = view.dtype,
-                           .global_shape = view.layout ? view.layout->global_shape : view.shape,
-                           .box = std::move(box)});
+            all.push_back(
+                {.rank = ranks[i],
+                 .dtype = view.dtype,
+                 .global_shape = view.layout ? view.layout->global_shape : view.shape,
+                 .box = std::move(box),
+                 .mesh_dimension = view.layout ? view.layout->mesh_dimension : std::string()});
         }
         return worker::check_parts(views->front().name, all);
     });

@@ -14,7 +14,7 @@
 extern "C" {
 
 /// Grows when a function or struct changes.
-constexpr std::int32_t kDdprunCheckpointAbi = 3;
+constexpr std::int32_t kDdprunCheckpointAbi = 4;
 
 struct DdprunError {
     char text[4096];  ///< cut if longer
@@ -27,7 +27,7 @@ struct DdprunPartial {
     char name[128];
 };
 
-/// TensorView. `global_shape` and `offsets` are null if it is the whole tensor.
+/// TensorView. `global_shape`, `offsets` and `mesh_dimension` are null if it is the whole tensor.
 struct DdprunTensor {
     const char* name;
     const char* dtype;
@@ -35,6 +35,7 @@ struct DdprunTensor {
     const std::int64_t* shape;
     const std::int64_t* global_shape;
     const std::int64_t* offsets;
+    const char* mesh_dimension;
     const void* bytes;
     std::uint64_t size;
 };
@@ -54,6 +55,7 @@ struct DdprunText {
 
 /// Manifest, and PublishOptions.
 struct DdprunManifest {
+    std::uint64_t save;
     std::uint64_t generation;
     std::int32_t world_size;
     std::int32_t keep;
@@ -70,6 +72,7 @@ struct DdprunManifest {
 struct DdprunOpen;
 
 struct DdprunInfo {
+    std::uint64_t save;
     std::uint64_t generation;
     std::int32_t world_size;
     std::uint64_t value_count;
@@ -129,6 +132,10 @@ void ddprun_checkpoint_abandon(const DdprunPartial* partial);
 /// Writes at most `capacity` steps, newest first; `count` is how many there are.
 std::int32_t ddprun_checkpoint_list(const char* dir, std::int64_t* steps, std::uint64_t capacity,
                                     std::uint64_t* count, DdprunError* error);
+
+/// save_of_checkpoint()
+std::int32_t ddprun_checkpoint_save_of(const char* dir, std::int64_t step, std::uint64_t* save,
+                                       DdprunError* error);
 
 void ddprun_checkpoint_remove_leftovers(const char* dir);
 

@@ -182,9 +182,9 @@ std::int32_t ddprun_checkpoint_memory_agree(DdprunMemory* memory, const char* co
 }
 
 std::int32_t ddprun_checkpoint_memory_begin_save(DdprunMemory* memory, std::int64_t step,
-                                                 DdprunError* error) {
+                                                 std::uint64_t save, DdprunError* error) {
     return connected(memory, error, [&](worker::CheckpointMemory& connection) {
-        connection.begin_save(step);
+        connection.begin_save({.step = step, .save = save});
         return Result<void>();
     });
 }
@@ -239,8 +239,8 @@ std::int32_t ddprun_checkpoint_memory_copies(DdprunMemory* memory, const char** 
 
 std::int32_t ddprun_checkpoint_memory_candidates(DdprunMemory* memory, const char* const* texts,
                                                  std::uint64_t count, std::int64_t at_least,
-                                                 std::uint64_t* found, const char** line,
-                                                 DdprunError* error) {
+                                                 std::uint64_t at_least_save, std::uint64_t* found,
+                                                 const char** line, DdprunError* error) {
     return guarded(error, [&]() -> Result<void> {
         const Result<std::vector<std::string>> all = all_of(texts, count);
         if (!all || memory == nullptr || found == nullptr || line == nullptr) {
@@ -251,7 +251,8 @@ std::int32_t ddprun_checkpoint_memory_candidates(DdprunMemory* memory, const cha
             return nodes.error();
         }
         memory->nodes = *std::move(nodes);
-        memory->candidates = worker::candidates_among(memory->nodes, at_least);
+        memory->candidates =
+            worker::candidates_among(memory->nodes, {.step = at_least, .save = at_least_save});
         *found = memory->candidates.size();
         return hand_out(*memory, worker::unlisted_line(memory->nodes), line);
     });

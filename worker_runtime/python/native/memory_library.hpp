@@ -49,9 +49,9 @@ std::int32_t ddprun_checkpoint_memory_agree(DdprunMemory* memory, const char* co
                                             std::int32_t* is_kept, std::int32_t* has_partner,
                                             DdprunError* line, DdprunError* error);
 
-/// CheckpointMemory::begin_save(), by every rank for each save.
+/// CheckpointMemory::begin_save()
 std::int32_t ddprun_checkpoint_memory_begin_save(DdprunMemory* memory, std::int64_t step,
-                                                 DdprunError* error);
+                                                 std::uint64_t save, DdprunError* error);
 
 /// write_files(). `note` says why the partner has no copy, unless it is empty.
 std::int32_t ddprun_checkpoint_memory_write(DdprunMemory* memory, DdprunTensorFile* files,
@@ -74,12 +74,13 @@ std::int32_t ddprun_checkpoint_memory_seal(DdprunMemory* memory, DdprunError* er
 std::int32_t ddprun_checkpoint_memory_copies(DdprunMemory* memory, const char** text,
                                              DdprunError* error);
 
-/// candidates_among() the copies_text() of all ranks; returns how many there are in `found`, and
+/// candidates_among() the copies_text() of all ranks, at least save `at_least_save` of step
+/// `at_least`; returns how many there are in `found`, and
 /// unlisted_line() in `line`.
 std::int32_t ddprun_checkpoint_memory_candidates(DdprunMemory* memory, const char* const* texts,
                                                  std::uint64_t count, std::int64_t at_least,
-                                                 std::uint64_t* found, const char** line,
-                                                 DdprunError* error);
+                                                 std::uint64_t at_least_save, std::uint64_t* found,
+                                                 const char** line, DdprunError* error);
 /// The `index`th; 1 if there is none.
 std::int32_t ddprun_checkpoint_memory_candidate(const DdprunMemory* memory, std::uint64_t index,
                                                 DdprunCandidate* candidate);
