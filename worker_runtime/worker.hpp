@@ -1,7 +1,7 @@
 #pragma once
 
-/// Everything that a training program in C++ needs of ddprun. worker_runtime/README.md shows how
-/// the parts fit together; examples/train_digits is a whole program.
+/// Everything that a training program in C++ needs of ddprun. docs/training.md shows how
+/// the parts fit together; examples/train_digits is a larger program.
 
 #include "worker_runtime/comm/mesh.hpp"                               // IWYU pragma: export
 #include "worker_runtime/comm/p2p_batch.hpp"                          // IWYU pragma: export

@@ -8,7 +8,7 @@
 #include "worker_runtime/checkpoint/loaded_checkpoint.hpp"
 
 /// Checkpoints on disk, without LibTorch. Every function blocks and may be called from any thread.
-/// worker_runtime/checkpoint/README.md is the specification.
+/// worker_runtime/checkpoint/README.md is the specification, docs/checkpoint-format.md the format.
 namespace ddprun::worker {
 
 /// The steps of the checkpoints in `dir`, newest first, whether valid or not; empty if there is no

@@ -56,8 +56,8 @@ struct ResumeOptions {
     std::function<std::string(const std::string& name)> rename;
 };
 
-/// The checkpoints of one job in a folder that all nodes see (worker_runtime/checkpoint/README.md
-/// is the format). Every rank calls the same functions in the same order. The ranks share out the
+/// The checkpoints of one job in a folder that all nodes see (docs/checkpoint-format.md is
+/// the format). Every rank calls the same functions in the same order. The ranks share out the
 /// tensors that are alike on all of them, and each writes its own parts. The worker and
 /// the group outlive this. One thread.
 class Checkpoints {

@@ -24,7 +24,7 @@ namespace ddprun {
 /// The random state of every rank goes with it by itself. Two things under one name are a bug. One
 /// thread.
 ///
-/// worker_runtime/README.md lists the names that the file's tensors have.
+/// docs/checkpoints.md lists the names that the file's tensors have.
 class TrainingState {
 public:
     TrainingState() = default;
