@@ -567,11 +567,12 @@ class Parts(ForkedTest):
         self.assertEqual([names for names, _ in self.on_ranks(2, act)],
                          [["step-000000000002"]] * 2)
 
-    def test_parts_that_overlap_are_named_with_their_ranks(self):
+    def test_parts_that_do_not_fit_are_named_with_their_ranks(self):
         from ddprun._shares import Shares
 
-        def part(row, rows):
-            return ["model.table", "F32", [rows, 2], [6, 2], [row, 0], rows * 8, "shared"]
+        def part(row, rows, dimension=""):
+            return ["model.table", "F32", [rows, 2], [6, 2], [row, 0], rows * 8, "shared",
+                    dimension]
 
         library = Library(find_library())
         Shares(library, [[part(0, 2)], [part(0, 2)], [part(2, 4)]])
@@ -580,6 +581,11 @@ class Parts(ForkedTest):
                 r'tensor "model.table": the element at \[3,0\] .* is in several of its parts: '
                 r"rank 1 has \[2,2\] at \[2,0\], rank 2 has \[3,2\] at \[3,0\]$"):
             Shares(library, [[part(0, 2)], [part(2, 2)], [part(3, 3)]])
+        with self.assertRaisesRegex(
+                ddprun.CheckpointError,
+                r'tensor "model.table" is F32 \[6,2\] sharded along `data` on rank 0 and '
+                r"F32 \[6,2\] sharded along `shard` on rank 1$"):
+            Shares(library, [[part(0, 2, "data")], [part(2, 4, "shard")]])
 
 
 if __name__ == "__main__":
