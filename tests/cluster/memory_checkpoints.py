@@ -51,6 +51,8 @@ def command_of(pid):
 
 
 class MemoryCheckpoints(unittest.TestCase):
+    sharded = False  # the ranks share out the optimizer's state
+
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="ddprun-kept-")
         self.addCleanup(shutil.rmtree, self.folder)
@@ -65,7 +67,8 @@ class MemoryCheckpoints(unittest.TestCase):
         process = subprocess.Popen(
             [os.path.join(BIN, program), *arguments], cwd=self.folder, text=True,
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            env={**environment, "TMPDIR": self.folder, "HOME": self.folder})
+            env={**environment, "TMPDIR": self.folder, "HOME": self.folder,
+                 **({"KEPT_SHARDED": "1"} if self.sharded else {})})
         if process.stdout:
             self.addCleanup(process.stdout.close)
         for clean in (process.wait, process.kill):  # the last one first
@@ -192,6 +195,11 @@ class MemoryCheckpoints(unittest.TestCase):
         self.check_disk(2)
 
     def test_a_killed_machine_costs_no_kept_step(self):
+        for _ in self.seeds():
+            self.kill_machines()
+
+    def test_a_killed_machine_costs_no_kept_step_of_a_sharded_optimizer(self):
+        self.sharded = True
         for _ in self.seeds():
             self.kill_machines()
 

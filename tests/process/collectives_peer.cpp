@@ -305,6 +305,7 @@ int refuse(Worker& worker, const Arguments& /*arguments*/) {
     tell(group.all_gather_into_coalesced({torch::ones({6}), four}, {three, three}));
     tell(group.reduce_scatter_into_coalesced({three}, {four, four}));
     tell(group.all_reduce_coalesced({}));
+    tell(group.all_reduce_coalesced({four, torch::ones({4}, torch::kInt64)}));
     tell(P2PBatch(group).send(four, worker.rank()).begin().wait());
     tell(P2PBatch(group)
              .send(four, 1 - worker.rank())

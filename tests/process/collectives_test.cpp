@@ -127,7 +127,7 @@ TEST_CASE("a mistake in one call ends nothing that is pending") {
     Peers peers = start(cluster, 2, {"refuse"});
     peers.require_exits(0);
     for (Process* rank : peers.ranks) {
-        CHECK(rank->count_lines("^refused: ") == 11);
+        CHECK(rank->count_lines("^refused: ") == 12);
     }
 }
 

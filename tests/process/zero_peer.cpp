@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -255,9 +256,9 @@ void check_sharded_gradients(ProcessGroup& group, torch::ScalarType type, std::s
             require(!parameter.grad().defined(), "a parameter has a gradient of its own");
         }
         if (clips) {
-            (void)torch::nn::utils::clip_grad_norm_(ddprun::without_repeats(whole->parameters()),
-                                                    0.01);
-            (void)must(ddprun::clip_grad_norm(group, sharded_optimizer.shards(), 0.01));
+            const double norm_type = step % 2 == 0 ? 2 : std::numeric_limits<double>::infinity();
+            (void)must(ddprun::clip_grad_norm(whole->parameters(), 0.01, norm_type));
+            (void)must(ddprun::clip_grad_norm(group, sharded_optimizer.shards(), 0.01, norm_type));
         }
         whole_optimizer.step();
         sharded_optimizer.step();

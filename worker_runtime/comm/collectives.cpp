@@ -194,10 +194,21 @@ void reduce_into(torch::Tensor result, const torch::Tensor& rows, Reduction redu
 /// Throws unless `all` has room for `one` of each rank.
 void check_flat(const torch::Tensor& all, const torch::Tensor& one, int world_size) {
     TORCH_CHECK(all.defined() && one.defined() && all.numel() == world_size * one.numel() &&
-                    all.scalar_type() == one.scalar_type() && all.is_contiguous() &&
-                    one.is_contiguous(),
-                "the one tensor must be contiguous, of the other's type, and hold ", world_size,
-                " times as many numbers");
+                    all.scalar_type() == one.scalar_type() && all.device() == one.device() &&
+                    all.is_contiguous() && one.is_contiguous(),
+                "the one tensor must be contiguous, of the other's type and device, and hold ",
+                world_size, " times as many numbers");
+}
+
+/// Throws unless there are tensors, of one type and device.
+void check_alike(const std::vector<torch::Tensor>& tensors) {
+    TORCH_CHECK(!tensors.empty(), "there is no tensor");
+    for (const torch::Tensor& tensor : tensors) {
+        TORCH_CHECK(tensor.defined() && tensors.front().defined() &&
+                        tensor.device() == tensors.front().device() &&
+                        tensor.scalar_type() == tensors.front().scalar_type(),
+                    "its tensors must be of one type and device");
+    }
 }
 
 std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
@@ -262,19 +273,24 @@ Pending<void> ProcessGroup::all_reduce_async(const torch::Tensor& tensor, Reduct
 Pending<void> ProcessGroup::all_reduce_coalesced_async(const std::vector<torch::Tensor>& tensors,
                                                        Reduction reduction) {
     const std::string what = "all_reduce_coalesced";
-    if (!tensors.empty() && is_sent_by_cpu(state_->at, tensors.front())) {
+    bool is_divided = false;
+    // Nothing is begun unless all may be.
+    const Result<void> checked = collective(what, [&] {
+        check_alike(tensors);
+        is_divided = divides(tensors.front(), reduction);
+        return c10::intrusive_ptr<c10d::Work>();
+    });
+    if (!checked) {
+        return Pending<void>(checked);
+    }
+    if (is_sent_by_cpu(state_->at, tensors.front())) {
         std::vector<Pending<void>> begun;  // c10d's Gloo has none for GPUs
         for (const torch::Tensor& tensor : tensors) {
             begun.push_back(all_reduce_async(tensor, reduction));
         }
         return all_of(std::move(begun));
     }
-    bool is_divided = false;
     Pending<void> pending = collective_async(what, [&] {
-        TORCH_CHECK(!tensors.empty(), "there is no tensor");
-        for (const torch::Tensor& tensor : tensors) {
-            is_divided = divides(tensor, reduction);
-        }
         c10d::AllreduceCoalescedOptions options;
         options.reduceOp = reduce_op(is_divided ? Reduction::Sum : reduction);
         std::vector<torch::Tensor> all = tensors;
@@ -323,8 +339,9 @@ Pending<void> ProcessGroup::all_gather_into_async(const torch::Tensor& gathered,
     }
     return collective_async(what, [&] {
         check_flat(gathered, tensor, world_size());
-        torch::Tensor output = gathered;
-        torch::Tensor input = tensor;
+        // An operator takes them, so it waits for a tensor that is still written.
+        torch::Tensor output = gathered.view(-1);
+        torch::Tensor input = tensor.view(-1);
         return state_->group->all_gather_into(output, input);
     });
 }
@@ -358,18 +375,18 @@ Pending<void> ProcessGroup::parts_into(const std::string& what, const torch::Ten
 
 Pending<void> ProcessGroup::coalesced(
     const std::string& what, const std::vector<torch::Tensor>& of_all,
-    const std::vector<torch::Tensor>& of_one,
+    const std::vector<torch::Tensor>& of_one, Reduction reduction,
     const std::function<Pending<void>(std::size_t pair)>& begin_each,
     const std::function<c10::intrusive_ptr<c10d::Work>(worker::TimedGroup& group)>& begin_all) {
     // Nothing is begun unless all may be.
     const Result<void> checked = collective(what, [&] {
-        TORCH_CHECK(!of_all.empty() && of_all.size() == of_one.size(), "there are ", of_all.size(),
+        TORCH_CHECK(of_all.size() == of_one.size(), "there are ", of_all.size(),
                     " tensors of all ranks and ", of_one.size(), " of this one");
         for (std::size_t i = 0; i < of_all.size(); ++i) {
             check_flat(of_all[i], of_one[i], world_size());
-            TORCH_CHECK(of_all[i].device() == of_all.front().device(), "its tensors are on ",
-                        of_all.front().device(), " and ", of_all[i].device());
         }
+        check_alike(of_all);
+        (void)divides(of_all.front(), reduction);
         return c10::intrusive_ptr<c10d::Work>();
     });
     if (!checked) {
@@ -388,7 +405,7 @@ Pending<void> ProcessGroup::coalesced(
 Pending<void> ProcessGroup::all_gather_into_coalesced_async(
     const std::vector<torch::Tensor>& gathered, const std::vector<torch::Tensor>& tensors) {
     return coalesced(
-        "all_gather_into_coalesced", gathered, tensors,
+        "all_gather_into_coalesced", gathered, tensors, Reduction::Sum,
         [&](std::size_t pair) { return all_gather_into_async(gathered[pair], tensors[pair]); },
         [&](worker::TimedGroup& group) { return group.all_gather_into(gathered, tensors); });
 }
@@ -397,14 +414,11 @@ Pending<void> ProcessGroup::reduce_scatter_into_coalesced_async(
     const std::vector<torch::Tensor>& own, const std::vector<torch::Tensor>& parts,
     Reduction reduction) {
     return coalesced(
-        "reduce_scatter_into_coalesced", parts, own,
+        "reduce_scatter_into_coalesced", parts, own, reduction,
         [&](std::size_t pair) {
             return reduce_scatter_into_async(own[pair], parts[pair], reduction);
         },
         [&](worker::TimedGroup& group) {
-            for (const torch::Tensor& tensor : parts) {
-                (void)divides(tensor, reduction);
-            }
             return group.reduce_scatter_into(own, parts, {.reduceOp = reduce_op(reduction)});
         });
 }
@@ -479,7 +493,7 @@ Pending<void> ProcessGroup::reduce_scatter_into_async(const torch::Tensor& own,
         reducing(what, parts, reduction, [&](c10d::ReduceOp op, torch::Tensor& result) {
             check_flat(parts, own, world_size());
             result = own;
-            torch::Tensor input = parts;
+            torch::Tensor input = parts.view(-1);
             return state_->group->reduce_scatter_into(result, input, {.reduceOp = std::move(op)});
         }));
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -72,13 +73,19 @@ private:
     std::optional<Result<T>> result_;
 };
 
-/// All of them; the first error. Each is waited for, for `bound` at most.
+/// All of them; the first error. `bound` is that of all together.
 [[nodiscard]] inline Pending<void> all_of(std::vector<Pending<void>> pending) {
     const auto all = std::make_shared<std::vector<Pending<void>>>(std::move(pending));
     return Pending<void>([all](Pending<void>::Bound bound) {
+        using Clock = std::chrono::steady_clock;
+        const Clock::time_point begin = Clock::now();
         Result<void> first;
         for (Pending<void>& one : *all) {
-            Result<void> done = one.wait(bound);
+            const auto passed =
+                std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+            Result<void> done = one.wait(
+                bound ? std::optional(std::max(*bound - passed, std::chrono::milliseconds(0)))
+                      : bound);
             if (first && !done) {
                 first = std::move(done);
             }

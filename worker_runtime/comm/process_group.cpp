@@ -363,9 +363,9 @@ Result<void> ProcessGroup::finish() {
     if (state_->is_finished) {
         return {};
     }
-    worker::TensorsUnderWay::wait_for_all();
+    const Result<void> written = worker::TensorsUnderWay::wait_for_all();
     state_->background_saves->before_end();
-    Result<void> done = barrier();
+    Result<void> done = written ? barrier() : written;
     if (done) {
         state_->stand_down();
         // Over Gloo, whose connections end with a peer that dies here: the watch says nothing now.

@@ -130,7 +130,8 @@ public:
         return all_gather_into_async(gathered, tensor).wait();
     }
     Pending<void> all_gather_into_async(const torch::Tensor& gathered, const torch::Tensor& tensor);
-    /// all_gather_into() of several pairs of tensors, on GPUs as one operation.
+    /// all_gather_into() of several pairs of tensors, of one type and device; on GPUs as one
+    /// operation.
     [[nodiscard]] Result<void> all_gather_into_coalesced(
         const std::vector<torch::Tensor>& gathered, const std::vector<torch::Tensor>& tensors) {
         return all_gather_into_coalesced_async(gathered, tensors).wait();
@@ -158,8 +159,8 @@ public:
     Pending<torch::Tensor> reduce_scatter_async(const torch::Tensor& parts,
                                                 Reduction reduction = Reduction::Sum);
     /// The same into `own`; on GPUs without a copy. Both tensors: contiguous, of one type; `parts`
-    /// has `world` times the numbers of `own`, in any shape. Gloo receives as many numbers as
-    /// `parts` has: into `room`, a tensor like it, if a caller who comes often keeps one.
+    /// has `world` times the numbers of `own`, in any shape. Over Gloo this takes
+    /// new memory of the size of `parts`, unless the caller gives `room`, a tensor like `parts`.
     [[nodiscard]] Result<void> reduce_scatter_into(torch::Tensor& own, const torch::Tensor& parts,
                                                    Reduction reduction = Reduction::Sum) {
         return reduce_scatter_into_async(own, parts, reduction).wait();
@@ -167,7 +168,8 @@ public:
     Pending<void> reduce_scatter_into_async(const torch::Tensor& own, const torch::Tensor& parts,
                                             Reduction reduction = Reduction::Sum,
                                             const torch::Tensor& room = {});
-    /// reduce_scatter_into() of several pairs of tensors, on GPUs as one operation.
+    /// reduce_scatter_into() of several pairs of tensors, of one type and device; on GPUs as one
+    /// operation.
     [[nodiscard]] Result<void> reduce_scatter_into_coalesced(
         const std::vector<torch::Tensor>& own, const std::vector<torch::Tensor>& parts,
         Reduction reduction = Reduction::Sum) {
@@ -308,11 +310,11 @@ private:
     Pending<torch::Tensor> reducing(const std::string& what, const torch::Tensor& tensor,
                                     Reduction reduction, const BeginReduction& begin);
 
-    /// Checks `pairs`, each of a tensor with numbers of all ranks and one of this rank's, and has
-    /// `begin_each` begin them one by one over Gloo, else `begin_all` all of them at once.
+    /// Checks pairs of a tensor with the numbers of all ranks and one with this rank's. Then
+    /// `begin_each` begins them one by one over Gloo, else `begin_all` all of them at once.
     Pending<void> coalesced(
         const std::string& what, const std::vector<torch::Tensor>& of_all,
-        const std::vector<torch::Tensor>& of_one,
+        const std::vector<torch::Tensor>& of_one, Reduction reduction,
         const std::function<Pending<void>(std::size_t pair)>& begin_each,
         const std::function<c10::intrusive_ptr<c10d::Work>(worker::TimedGroup& group)>& begin_all);
 

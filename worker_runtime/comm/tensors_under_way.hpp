@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include <torch/types.h>
@@ -10,12 +11,13 @@
 namespace ddprun::worker {
 
 /// Tensors that collectives still write while the training goes on. The first operator of LibTorch
-/// that takes one of them, or a tensor that shares its memory, waits for its collective; a read
-/// through an address (data_ptr(), accessor()) does not. All of it is on one thread: operators of
-/// other threads wait for nothing.
+/// that takes one of them, or a tensor that shares its memory, waits for its collective, if it is
+/// on the thread that added it. A read through an address waits for nothing: data_ptr(),
+/// accessor(), torch::save().
 class TensorsUnderWay {
 public:
     TensorsUnderWay() = default;
+    /// Waits, unless an exception unwinds the stack.
     ~TensorsUnderWay();
     TensorsUnderWay(const TensorsUnderWay&) = delete;
     TensorsUnderWay& operator=(const TensorsUnderWay&) = delete;
@@ -23,22 +25,20 @@ public:
     /// `pending` writes `tensor`.
     void add(const torch::Tensor& tensor, Pending<void> pending);
 
-    /// Waits for all. The first error since the last call, one that an operator has met included:
-    /// the operator itself goes on.
+    /// Waits for all that this thread has added. The first error since the last call: also that of
+    /// a collective for which an operator has waited. The operator has read what was there.
     [[nodiscard]] Result<void> wait();
 
-    /// Waits for those of every object of this thread, which keeps their errors for its wait().
-    static void wait_for_all();
+    /// Waits for what this thread has added to any object. The first error of these waits; wait()
+    /// of the object reports it, too.
+    [[nodiscard]] static Result<void> wait_for_all();
 
 private:
-    struct Entry {
-        torch::Tensor tensor;
-        Pending<void> pending;
-        TensorsUnderWay* owner = nullptr;
-    };
+    struct Entry;
     class OfThread;
 
-    std::optional<Error> failure_;
+    /// The first error since the last wait(). Entries hold it, too.
+    std::shared_ptr<std::optional<Error>> failure_ = std::make_shared<std::optional<Error>>();
 };
 
 }  // namespace ddprun::worker

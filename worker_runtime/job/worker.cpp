@@ -66,7 +66,10 @@ struct Worker::State {
 
     void begin_stop_vote() {
         stop_word.fill_(is_stop_wanted() ? 1 : 0);
-        stop_vote = group->all_reduce_async(stop_word, Reduction::Max);
+        stop_vote = group->collective_async("agreeing on a stop request", [this] {
+            std::vector<torch::Tensor> words{stop_word};
+            return group->c10d()->allreduce(words, {.reduceOp = c10d::ReduceOp::MAX});
+        });
     }
 
     Result<void> end_stop_vote() {

@@ -20,7 +20,9 @@ using GradientLists =
 GradientLists gradients_of(const std::vector<torch::Tensor>& parameters) {
     GradientLists lists;
     for (const torch::Tensor& parameter : without_repeats(parameters)) {
-        if (const torch::Tensor& gradient = parameter.grad(); gradient.defined()) {
+        // A rank's part of a parameter may be empty, and has no largest number then.
+        if (const torch::Tensor& gradient = parameter.grad();
+            gradient.defined() && gradient.numel() > 0) {
             lists[{gradient.device().str(), gradient.scalar_type()}].push_back(gradient);
         }
     }
@@ -40,7 +42,8 @@ Result<void> check_norm(double max_norm, double norm_type) {
 /// The sum of |number|^norm_type over the gradients of this rank, or their largest |number|:
 /// float64, on `device`.
 torch::Tensor power_of_norm(const GradientLists& lists, double norm_type, torch::Device device) {
-    std::vector<torch::Tensor> norms{torch::zeros({1}, torch::kFloat64).to(device)};
+    std::vector<torch::Tensor> norms{
+        torch::zeros({1}, torch::dtype(torch::kFloat64).device(device))};
     for (const auto& [key, gradients] : lists) {
         norms.push_back(
             torch::stack(torch::_foreach_norm(gradients, norm_type)).to(norms.front().options()));

@@ -9,6 +9,7 @@
 #include <torch/utils.h>
 
 #include "worker_runtime/nn/without_repeats.hpp"
+#include "worker_runtime/parallel/zero/sharded_optimizer.hpp"
 #include "worker_runtime/state/training_state.hpp"
 
 namespace ddprun {
@@ -77,6 +78,12 @@ Result<void> GradientScaler::unscale(torch::optim::Optimizer& optimizer) {
         return Error{ErrorCode::InvalidArgument,
                      "GradientScaler: these gradients are unscaled already; call update() after "
                      "the step, before the next iteration"};
+    }
+    if (const auto* const sharded = dynamic_cast<const worker::ShardedOptimizerBase*>(&optimizer);
+        sharded != nullptr && sharded->shards_gradients()) {
+        return Error{ErrorCode::InvalidArgument,
+                     "GradientScaler: the ranks share out this optimizer's gradients, and the "
+                     "parameters have none to unscale; leave shards_gradients off"};
     }
     const torch::NoGradGuard no_grad;
     std::vector<GradientBatch> batches = batches_of(optimizer);

@@ -264,7 +264,10 @@ std::set<std::string> TrainingState::parameters_without(
 
 Result<worker::CollectedState> TrainingState::collect_tensors(const ProcessGroup& group,
                                                               bool is_expected) const {
-    worker::TensorsUnderWay::wait_for_all();  // whoever copies them may be another thread
+    // Another thread may copy them.
+    if (const Result<void> whole = worker::TensorsUnderWay::wait_for_all(); !whole) {
+        return whole.error();
+    }
     worker::CollectedState state{.models = model_tensors()};
     if (models_.size() == 1) {
         state.models_prefix = models_.begin()->first + ".";

@@ -2,17 +2,20 @@
 //
 //     kept_training DIR STEPS DISK_EVERY [FIFO]
 //
-// Before each step rank 0 waits for a byte in FIFO.
-// Each rank says "rank R of N is PID". Rank 0 says "begins" or "resumed S", then of each step
-// "trained S", "asked S" once save_async() has returned and "kept S" once the save has ended, or
-// "missed S". The same number of ranks ends with the same "parameters".
+// Before each step rank 0 waits for a byte in FIFO. With KEPT_SHARDED=1 in the environment the
+// ranks share out the optimizer's state. Each rank says "rank R of N is PID". Rank 0 says "begins"
+// or "resumed S", then of each step "trained S", "asked S" once save_async() has returned and "kept
+// S" once the save has ended, or "missed S". The same number of ranks ends with the same
+// "parameters".
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -55,7 +58,8 @@ private:
 
 std::size_t hash_of(const torch::nn::Module& network) {
     std::string bytes;
-    for (const torch::Tensor& parameter : network.parameters()) {
+    for (const torch::Tensor& each : network.parameters()) {
+        const torch::Tensor parameter = each.clone();  // an operator waits for a gather
         bytes.append(static_cast<const char*>(parameter.const_data_ptr()), parameter.nbytes());
     }
     return std::hash<std::string_view>()(bytes);
@@ -69,10 +73,17 @@ int train(ddprun::Worker& worker, const std::string& dir, std::int64_t steps,
     // 8 MiB and their momentum: large enough for all ranks to write a share.
     Sequential network(Linear(1024, 1024), BatchNorm1d(1024), Linear(1024, 1024));
     ddprun::DistributedDataParallel model(network, group);
-    torch::optim::SGD optimizer(network->parameters(),
-                                torch::optim::SGDOptions(0.01).momentum(0.9));
+    const auto options_of_sgd = torch::optim::SGDOptions(0.01).momentum(0.9);
+    std::unique_ptr<torch::optim::Optimizer> optimizer;
+    if (std::getenv("KEPT_SHARDED") != nullptr) {
+        optimizer = std::make_unique<ddprun::ShardedOptimizer<torch::optim::SGD>>(
+            *network, group, options_of_sgd,
+            ddprun::ShardedOptimizerOptions{.overlaps_gather = true});
+    } else {
+        optimizer = std::make_unique<torch::optim::SGD>(network->parameters(), options_of_sgd);
+    }
     std::int64_t step = 0;
-    ddprun::TrainingState state(network.ptr(), optimizer);
+    ddprun::TrainingState state(network.ptr(), *optimizer);
     state.add("step", step);
     ddprun::CheckpointsOptions options;
     options.disk_every = disk_every;
@@ -87,9 +98,9 @@ int train(ddprun::Worker& worker, const std::string& dir, std::int64_t steps,
     say_first(from ? fmt::format("resumed {}", *from) : std::string("begins"));
     while (step < steps) {
         leave.await();
-        optimizer.zero_grad();
+        optimizer->zero_grad();
         model.forward(torch::randn({4, 1024})).pow(2).mean().backward();
-        optimizer.step();
+        optimizer->step();
         worker.progress(++step);
         say_first(fmt::format("trained {}", step));
         checked(checkpoints.save_async(step, state));

@@ -12,6 +12,7 @@ os.environ["DDPRUN_CHECKPOINT_LIBRARY"] = os.environ["KEPT_LIBRARY"]
 import ddprun  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 
@@ -30,7 +31,11 @@ def train(folder, steps, disk_every, fifo):
     network = torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.BatchNorm1d(2048),
                                   torch.nn.Linear(2048, 2048))
     model = DistributedDataParallel(network)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    if "KEPT_SHARDED" in os.environ:
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.01,
+                                            momentum=0.9)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     things = {"model": model, "optimizer": optimizer}
     say(f"rank {worker.rank} of {worker.world_size} is {os.getpid()}")
     done = checkpoints.resume(**things)

@@ -15,18 +15,24 @@ namespace ddprun::worker {
 
 namespace {
 
-/// The beginning of `room`, which is made anew unless it is of `like`'s type and large enough.
+/// The beginning of `room`, some bytes, as a tensor like `like`. They are made anew unless they are
+/// enough, and on its device.
 torch::Tensor room_like(torch::Tensor& room, const torch::Tensor& like) {
-    if (!room.defined() || room.numel() < like.numel() ||
-        room.scalar_type() != like.scalar_type() || room.device() != like.device()) {
-        room = torch::empty_like(like);
+    const auto bytes = static_cast<std::int64_t>(like.nbytes());
+    if (!room.defined() || room.numel() < bytes || room.device() != like.device()) {
+        room = torch::empty({bytes}, torch::dtype(torch::kUInt8).device(like.device()));
     }
-    return room.narrow(0, 0, like.numel());
+    return room.narrow(0, 0, bytes).view(like.scalar_type());
 }
 
 /// Moves the gradients of a bucket's parameters to their places in `flat`; zeros where there is
 /// none.
 void fill(const torch::Tensor& flat, const ParameterBucket& parameters) {
+    for (const ParameterBucket::Place& place : parameters.places) {
+        const torch::Tensor& gradient = place.parameter.grad();
+        TORCH_CHECK(!gradient.defined() || gradient.layout() == torch::kStrided,
+                    "ShardedOptimizer: the sparse gradient of ", place.name, " cannot be divided");
+    }
     std::int64_t end = 0;
     for (const ParameterBucket::Place& place : parameters.places) {
         torch::Tensor parameter = place.parameter;
@@ -38,8 +44,6 @@ void fill(const torch::Tensor& flat, const ParameterBucket& parameters) {
             to.zero_();
             continue;
         }
-        TORCH_CHECK(gradient.layout() == torch::kStrided,
-                    "ShardedOptimizer: the sparse gradient of ", place.name, " cannot be divided");
         to.view(gradient.sizes()).copy_(gradient);
         parameter.mutable_grad().reset();
     }

@@ -56,7 +56,8 @@ private:
     static constexpr std::size_t kUnderWayMax = 2;
     static inline const torch::Tensor kNone;
 
-    /// Memory for a bucket under way, kept from step to step: new memory costs page faults.
+    /// Memory for a bucket under way, in bytes, as large as the largest so far. It is kept from
+    /// step to step: new memory costs page faults.
     struct Room {
         torch::Tensor flat;      ///< what is sent
         torch::Tensor received;  ///< on CPUs
@@ -67,7 +68,7 @@ private:
         const ParameterBucket* parameters = nullptr;
         std::vector<bool> is_missing;  ///< in this pass, by place
         std::optional<Pending<void>> pending;
-        torch::Tensor average;  ///< is to be added to `own`; undefined: `own` itself is written
+        torch::Tensor average;  ///< of this pass, to be added to `own`; undefined in the first pass
         torch::Tensor own;
         bool is_there = false;  ///< `own` has a gradient
     };

@@ -238,7 +238,7 @@ std::vector<OptimizerParamGroup> ShardedOptimizerBase::local_groups() const {
     return groups;
 }
 
-void ShardedOptimizerBase::await_gathers() {
+void ShardedOptimizerBase::wait() {
     const Result<void> gathered = gathers_.wait();
     TORCH_CHECK_WITH(DistBackendError, gathered.has_value(), gathered.error().what);
 }
@@ -250,7 +250,7 @@ torch::Tensor ShardedOptimizerBase::step_shards(const LossClosure& closure) {
         loss = closure();
     }
     const torch::NoGradGuard no_grad;
-    await_gathers();  // of parameters that nothing has used since the last step
+    wait();  // of parameters that nothing has used since the last step
     (void)shards();
     for (std::size_t i = 0; i < param_groups().size(); ++i) {
         local().param_groups()[i].set_options(param_groups()[i].options().clone());
@@ -268,7 +268,7 @@ torch::Tensor ShardedOptimizerBase::step_shards(const LossClosure& closure) {
             gathers_.add(bucket.flat, group_.all_gather_into_async(bucket.flat, bucket.own));
         }
         if (!overlaps_gather_) {
-            await_gathers();
+            wait();
         }
     }
     return loss;

@@ -31,8 +31,9 @@ struct ShardedOptimizerOptions {
     bool shards_gradients = false;
     /// step() returns while the ranks gather the parameters, and the first operator of LibTorch
     /// that takes one of a bucket, on the thread of step(), waits for that bucket. Code that reads
-    /// or writes parameters by address (data_ptr(), accessor()) or on another thread waits for
-    /// nothing. A peer that dies meanwhile is the error of the next collective.
+    /// or writes parameters by address (data_ptr(), accessor(), torch::save()) or on another thread
+    /// calls wait() first. If a gather fails, the parameters hold anything, and the error is that
+    /// of the next wait(), step() or save.
     bool overlaps_gather = false;
     /// The name of the Mesh's dimension along which the group's ranks lie. Checkpoints have it as
     /// that of TrainingState::add_part().
@@ -59,8 +60,14 @@ public:
     [[nodiscard]] const std::string& mesh_dimension() const { return mesh_dimension_; }
 
     /// This rank's elements of each parameter, [n], with their gradients, say for clip_grad_norm().
-    /// With sharded gradients it waits for those of the last pass.
+    /// With sharded gradients it waits for those of the last pass, and they are there until the
+    /// next one.
     [[nodiscard]] std::vector<torch::Tensor> shards();
+
+    /// Waits until the parameters of all ranks are there: see overlaps_gather.
+    void wait();
+
+    [[nodiscard]] bool shards_gradients() const { return gradients_.has_value(); }
 
 protected:
     ShardedOptimizerBase(const torch::nn::Module& network, ProcessGroup group,
@@ -78,8 +85,6 @@ private:
     void add_bucket(const std::vector<torch::Tensor>& parameters);
     /// Gives everyone rank 0's parameters.
     void give_to_all();
-    /// Waits for the parameters of all ranks.
-    void await_gathers();
     /// The gradient of this rank's elements; undefined without one.
     [[nodiscard]] torch::Tensor gradient_of(const torch::Tensor& parameter,
                                             const Slice& slice) const;
@@ -108,8 +113,8 @@ private:
 /// DistributedDataParallel, or shards_gradients has it average them. The parameters' memory is laid
 /// out anew when it is built, so tensors that shared it before no longer do. Its param_groups()
 /// have the whole parameters, so zero_grad(), learning rates, clipping and GradientScaler work as
-/// ever. One thread; every rank builds it and calls step() alike. Throws what LibTorch throws, also
-/// when a peer dies; then the parameters hold anything.
+/// ever, the last two without shards_gradients. One thread; every rank builds it and calls step()
+/// alike. Throws what LibTorch throws, also when a peer dies; then the parameters hold anything.
 template <typename Kind>
 class ShardedOptimizer final : public worker::ShardedOptimizerBase {
     static_assert(std::is_base_of_v<torch::optim::Adam, Kind> ||
