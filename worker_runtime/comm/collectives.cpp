@@ -103,7 +103,7 @@ Result<void> ProcessGroup::State::wait_for(const std::string& what,
             // c10d takes 0 for no bound.
             (void)work->wait(bound ? std::max(*bound, std::chrono::milliseconds(1)) : kNoTimeout);
             // On a GPU only its stream waits, and this returns at once.
-            if (device.is_cpu()) {
+            if (devices.front().is_cpu()) {
                 waited_ns->fetch_add(
                     std::chrono::nanoseconds(std::chrono::steady_clock::now() - begun).count());
             }
@@ -417,7 +417,7 @@ Pending<void> ProcessGroup::barrier_async() {
         c10d::BarrierOptions options;
         if (!state_->at.is_gpu_shared) {
             // Else c10d takes the current GPU of this thread: GPU 0 if another one has joined.
-            options.device = state_->device;
+            options.device = state_->devices.front();
         }
         return state_->group->barrier(options);
     });

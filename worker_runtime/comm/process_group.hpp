@@ -53,6 +53,9 @@ struct ProcessGroupOptions {
     /// Else two ranks with one GPU are refused. With Backend::Auto Gloo then carries what lies on
     /// GPUs, on all ranks; with Backend::Nccl it is NCCL that judges.
     bool allow_shared_gpus = false;
+    /// How many GPUs each rank has, for networks that span devices: those from local rank *
+    /// gpus_per_rank on, or all that the worker sees if these are as many. The same on all ranks.
+    int gpus_per_rank = 1;
 };
 
 /// All workers of the generation, for collectives: c10d's process group over ddprun's store. Every
@@ -73,7 +76,10 @@ public:
     [[nodiscard]] int rank() const;
     [[nodiscard]] int world_size() const;
     /// The device of this rank's network: its GPU under NCCL, or a shared one; else the CPU.
-    [[nodiscard]] torch::Device device() const;
+    [[nodiscard]] torch::Device device() const { return devices().front(); }
+    /// Its `gpus_per_rank` GPUs, of which device() is the first; else the CPU alone. Collectives
+    /// carry tensors on each of them. Each rank's tensor is on the GPU of the same number in here.
+    [[nodiscard]] const std::vector<torch::Device>& devices() const;
 
     // Collectives. Tensors are of one dtype and device on all ranks; on CPUs float64, float32,
     // float16, bfloat16, int64, int32, int8, uint8 and bool. A result is a new tensor like the
