@@ -35,6 +35,7 @@ struct RuntimeLimits {
     /// for an answer of ddprun-memory, which copies a share to another node before it answers: 800
     /// GB in that time at its bound on bytes per second
     Milliseconds memory_reply_timeout{600'000};
+    int gpus_per_rank_max = 16;    ///< of one rank: as many as the largest machines have
     int loader_workers_max = 256;  ///< threads of one DataLoader
     /// of one DataLoader, that are being made or wait to be trained on
     int loader_batches_max = 1024;

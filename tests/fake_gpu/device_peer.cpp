@@ -164,6 +164,19 @@ void broken() {
     }
 }
 
+/// A copy goes from one GPU to the other, and an operator takes tensors of one alone.
+void two_gpus() {
+    const at::Tensor first = at::ones({4}, at::Device(at::kCUDA, 0));
+    const at::Tensor second = first.to(at::Device(at::kCUDA, 1)).add(1);
+    require_equal(second.to(first.device()), first + 1, "a tensor that was copied");
+    try {
+        (void)first.add(second);
+        wrong("tensors of two GPUs are added up");
+    } catch (const c10::Error& failure) {
+        say(failure.msg().substr(0, failure.msg().find('!')));
+    }
+}
+
 void out_of_memory() {
     try {
         (void)at::empty({std::int64_t{1} << 30}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
@@ -195,7 +208,8 @@ int main(int argc, char** argv) {
         {"operators", operators},
         {"out_of_memory", out_of_memory},
         {"random_numbers", random_numbers},
-        {"training", training}};
+        {"training", training},
+        {"two_gpus", two_gpus}};
     torch::set_num_threads(1);
     try {
         require(argc == 2, "usage: device_peer SCENARIO");

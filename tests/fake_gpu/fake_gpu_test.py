@@ -139,6 +139,11 @@ class DeviceTest(fake_machine.FakeMachine):
     def test_random_numbers_are_those_of_the_generator_of_the_gpu(self):
         self.require_said("^right$", "random_numbers")
 
+    def test_an_operator_refuses_tensors_of_two_gpus_as_cuda_does(self):
+        self.require_said("^Expected all tensors to be on the same device, but found at least two "
+                          "devices, cuda:0 and cuda:1$", "two_gpus",
+                          DDPRUN_FAKE_GPU_TASK_DELAY_US=200, DDPRUN_FAKE_GPU_POISON=1)
+
     def test_memory_that_is_used_after_it_was_freed_is_poisoned(self):
         self.require_said("^right$", "freed_memory", DDPRUN_FAKE_GPU_POISON=1,
                           DDPRUN_FAKE_GPU_TASK_DELAY_US=50000)

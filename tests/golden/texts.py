@@ -9,7 +9,7 @@ from build import ROOT, block
 
 # The command lines of other programs are internal to ddprun.
 PROGRAMS = ("ddprun", "ddpctl", "ddprun-rendezvous", "ddprun-keeper", "ddprun-sim", "train_digits",
-            "two_halves")
+            "two_halves", "model_parallel")
 PAGES = os.path.join(ROOT, "packaging", "pages.py")
 
 

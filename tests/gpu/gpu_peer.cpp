@@ -1,6 +1,7 @@
 // One rank of the tests on GPUs: `gpu_peer SCENARIO BACKEND SHARING [argument]`, with BACKEND auto,
-// gloo or nccl, and SHARING own or shared. Says what it sees, one line each; exits 3 when it was
-// refused, 1 with a line that starts with "wrong:" when something is not as it must be.
+// gloo or nccl, and SHARING own, shared, or pair for two GPUs of each rank. Says what it sees, one
+// line each; exits 3 when it was refused, 1 with a line that starts with "wrong:" when something is
+// not as it must be.
 //
 // No rank, for the test's script, which needs no PyTorch then: `gpu_peer gpus` says how many GPUs
 // there are, with which libraries, and the UUID of the first; `gpu_peer stores` serves a store for
@@ -9,6 +10,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -17,6 +19,7 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -70,6 +73,7 @@ ProcessGroup join(Worker& worker, const Arguments& arguments) {
                                                              {"nccl", ddprun::Backend::Nccl}};
     ddprun::ProcessGroupOptions options;
     options.allow_shared_gpus = arguments.at(1) == "shared";
+    options.gpus_per_rank = arguments.at(1) == "pair" ? 2 : 1;
     if (arguments.size() > 3) {
         options.timeout = std::chrono::milliseconds(std::stoi(arguments[2]));
         options.join_timeout = std::chrono::milliseconds(std::stoi(arguments[3]));
@@ -117,19 +121,38 @@ int start(Worker& worker, const Arguments& arguments) {
     return worker.finish();
 }
 
-torch::nn::Sequential make_network(const torch::Device& device) {
-    torch::manual_seed(7);
-    torch::nn::Sequential network(Linear(16, 64), torch::nn::Tanh(), Linear(64, 64),
-                                  torch::nn::Tanh(), Linear(64, 4));
-    network->to(device, torch::kFloat64);
-    return network;
-}
+/// A network whose halves are on two devices.
+struct Halves : torch::nn::Module {
+    Halves(const torch::Device& first_device, const torch::Device& second_device)
+        : devices{first_device, second_device} {
+        torch::manual_seed(7);
+        for (const Linear& layer : {Linear(16, 64), Linear(64, 64), Linear(64, 4)}) {
+            const std::size_t half = layers.size() < 2 ? 0 : 1;
+            layers.push_back(register_module(std::to_string(layers.size()), layer));
+            layers.back()->to(devices[half], torch::kFloat64);
+        }
+    }
+
+    torch::Tensor forward(const torch::Tensor& inputs) {
+        const torch::Tensor first = layers[1]->forward(layers[0]->forward(inputs).tanh());
+        return layers[2]->forward(first.to(devices[1]).tanh());
+    }
+
+    std::array<torch::Device, 2> devices;
+    std::vector<Linear> layers;
+};
 
 /// Data-parallel training beside the same one in this process alone, with the whole batch.
 int train(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = join(worker, arguments);
-    torch::nn::Sequential shared = make_network(group.device());
-    torch::nn::Sequential alone = make_network(group.device());
+    const auto shared = std::make_shared<Halves>(group.device(), group.devices().back());
+    const auto alone = std::make_shared<Halves>(group.device(), group.device());
+    if (worker.rank() != 0) {
+        const torch::NoGradGuard no_grad;
+        for (torch::Tensor& parameter : shared->parameters()) {
+            parameter.zero_();  // it gets rank 0's
+        }
+    }
     // Gloo's mean is not relied on: not every LibTorch has one.
     require(group.has_mean(group.device()) == (engine_of(group).getBackendName() == "nccl"),
             "which engine has a mean of its own");
@@ -154,7 +177,8 @@ int train(Worker& worker, const Arguments& arguments) {
     }
     double difference = 0;
     for (std::size_t i = 0; i < shared->parameters().size(); ++i) {
-        const torch::Tensor apart = shared->parameters()[i] - alone->parameters()[i];
+        const torch::Tensor apart =
+            shared->parameters()[i].to(torch::kCPU) - alone->parameters()[i].to(torch::kCPU);
         difference = std::max(difference, apart.abs().max().item<double>());
     }
     say(fmt::format("largest difference {:g}", difference));
@@ -162,6 +186,21 @@ int train(Worker& worker, const Arguments& arguments) {
         wrong("it is above 1e-12");
     }
     return worker.finish();
+}
+
+/// A network whose second half is on a GPU that this rank does not have.
+int misplace(Worker& worker, const Arguments& arguments) {
+    ProcessGroup group = join(worker, arguments);
+    const torch::Device other(torch::kCUDA,
+                              static_cast<c10::DeviceIndex>(1 - group.device().index()));
+    try {
+        const ddprun::DistributedDataParallel<Halves> model(
+            std::make_shared<Halves>(group.device(), other), group);
+    } catch (const std::exception& failure) {
+        const std::string text = failure.what();
+        leave(3, "refused: " + text.substr(0, text.find('\n')));
+    }
+    wrong("it is wrapped");
 }
 
 /// Holds so many MiB of the GPU, or of memory, until it is killed.
@@ -295,7 +334,7 @@ int tell_gpus() {
     say(fmt::format("{} GPUs, LibTorch {}, NCCL {}.{}.{}, CUDA {}.{}", count, TORCH_VERSION,
                     nccl / 10000, nccl / 100 % 100, nccl % 100, cuda / 1000, cuda / 10 % 100));
     if (count > 0) {
-        say("the first is " + must(ddprun::worker::take_gpu(0)).uuid);
+        say("the first is " + must(ddprun::worker::take_gpus(0, 1)).front().uuid);
     }
     return 0;
 }
@@ -327,17 +366,12 @@ int main(int argc, char** argv) {
     const std::map<std::string, std::function<int()>> services = {{"gpus", tell_gpus},
                                                                   {"stores", serve_stores}};
     const std::map<std::string, std::function<int(Worker&, const Arguments&)>> scenarios = {
-        {"break_in", break_in},
-        {"exit", exit_with_group},
-        {"hold", hold},
-        {"lose", lose},
-        {"lose_in", lose_in},
-        {"lose_in_part", lose_in_part},
-        {"save_sum", save_sum},
-        {"start", start},
-        {"train", train},
-        {"wait", wait},
-        {"wait_in_all", wait_in_all},
+        {"break_in", break_in}, {"exit", exit_with_group},
+        {"hold", hold},         {"lose", lose},
+        {"lose_in", lose_in},   {"lose_in_part", lose_in_part},
+        {"misplace", misplace}, {"save_sum", save_sum},
+        {"start", start},       {"train", train},
+        {"wait", wait},         {"wait_in_all", wait_in_all},
         {"walk", walk}};
     torch::set_num_threads(1);
     c10::initLogging();  // TORCH_CPP_LOG_LEVEL

@@ -81,6 +81,14 @@ def needs(count):
         raise unittest.SkipTest(f"needs {count} GPU{'s' * (count > 1)}, {gpu_count()} there")
 
 
+def four_gpus():
+    """The variables of ranks that see four GPUs."""
+    if options.fake_gpu and options.on == "gpu":
+        return {"DDPRUN_FAKE_GPU_COUNT": 4}
+    needs(4)
+    return {}
+
+
 def needs_fake():
     if not options.fake_gpu or options.on == "cpu":
         raise unittest.SkipTest("needs a fault of the fake GPU (--fake-gpu)")
@@ -170,6 +178,40 @@ class RuntimeOnGpu(unittest.TestCase):
             self.require_exits(ranks, 0)
             say("two ranks over NCCL beside one process, fp64: " +
                 ranks.await_line(0, "^largest difference .*$").group())
+
+    def test_ranks_with_two_gpus_each_train_over_nccl_like_one_process(self):
+        with start(2, peer("train", "nccl", "pair"), {**LAGGING, **four_gpus()}) as ranks:
+            self.require_exits(ranks, 0)
+            for rank in range(2):
+                self.assertRegex(ranks.text(rank),
+                                 f"(?m)^joined .*: cuda:{2 * rank} over nccl, bound to none,")
+            say("two ranks with two GPUs each, over NCCL, beside one process, fp64: " +
+                ranks.await_line(0, "^largest difference .*$").group())
+
+    def test_two_ranks_with_the_same_two_gpus_are_refused_by_name(self):
+        needs(2)
+        with start(2, peer("start", "nccl", "pair"), {"CUDA_VISIBLE_DEVICES": "0,1"}) as ranks:
+            self.require_exits(ranks, 3)
+            self.assertRegex(ranks.text(0), "rank 0 on host .* and rank 1 on host .* have the same "
+                                            "GPU, GPU-")
+
+    def test_a_network_on_a_gpu_of_another_rank_is_refused_when_it_is_wrapped(self):
+        needs(2)
+        with start(2, peer("misplace", "nccl", "own")) as ranks:
+            self.require_exits(ranks, 3)
+            for rank in range(2):
+                self.assertRegex(ranks.text(rank),
+                                 rf"(?m)^refused: DistributedDataParallel: 2\.weight is on "
+                                 rf"cuda:{1 - rank}, but rank {rank} of the group has cuda:{rank};")
+
+    def test_data_parallel_of_libtorch_gives_what_one_gpu_gives(self):
+        """But the running statistics of a batch normalisation stay as they were."""
+        needs(2)
+        program = os.path.join(options.build, "tests", "data_parallel")
+        for threads in ("1", "2"):
+            with self.subTest(threads=threads), start(1, [program, threads], LAGGING) as ranks:
+                self.require_exits(ranks, 0)
+                ranks.await_line(0, "^running statistics are lost$")
 
     def test_nccl_says_why_it_refuses_two_ranks_on_one_gpu(self):
         """Assumed of NCCL: it refuses them while they connect, and says "Duplicate GPU"."""
@@ -429,6 +471,29 @@ class RuntimeOnGpu(unittest.TestCase):
         self.require_exits(ranks, 0)
         for rank in range(3):
             ranks.await_line(rank, "^whole: a sum$")
+
+    def model_parallel(self, world, folder, epochs, *flags):
+        """Its losses, the later one of each epoch, and the hash of its parameters."""
+        program = os.path.join(options.build, "bin", "model_parallel")
+        variables = {**LAGGING, **(four_gpus() if world == 2 else {})}
+        with start(world, [program, "--epochs", str(epochs), "--checkpoint-dir", folder, *flags],
+                   variables) as ranks:
+            self.require_exits(ranks, 0)
+            return re.findall(r"(?m)^(?:first half|epoch|parameters) .*$", ranks.text(0))
+
+    def test_a_network_in_halves_on_two_gpus_is_trained_and_resumed_as_on_one(self):
+        needs(2)
+        for world in (1, 2):
+            with self.subTest(world=world), tempfile.TemporaryDirectory() as folder:
+                place, *alone = self.model_parallel(world, folder + "/alone", 2, "--one-device")
+                self.assertEqual(place, "first half on cuda:0, second half on cuda:0")
+                place, *halves = self.model_parallel(world, folder + "/halves", 2)
+                self.assertEqual(place, "first half on cuda:0, second half on cuda:1")
+                self.assertEqual(halves, alone)
+                self.model_parallel(world, folder + "/parts", 1)
+                resumed = self.model_parallel(world, folder + "/parts", 2)
+                self.assertEqual(resumed[1:], halves[1:])
+        say(f"a network in halves on two GPUs, and on one: {halves[-1]}")
 
     def train_digits(self, world, folder, epochs):
         return start(world, [os.path.join(options.build, "bin", "train_digits"), "--epochs",

@@ -635,7 +635,7 @@ int fails(Worker& worker, const Arguments& arguments) {
 int gpus(Worker& worker, const Arguments& arguments) {
     ProcessGroup group = must(worker.process_group());
     const Result<bool> is_shared = ddprun::worker::agree_on_gpus(
-        group, {.host = fmt::format("host-{}", worker.rank()), .uuid = arguments.at(0)},
+        group, {.host = fmt::format("host-{}", worker.rank()), .uuids = {arguments.at(0)}},
         arguments.size() > 1);
     if (!is_shared) {
         say("refused: " + is_shared.error().what);

@@ -27,14 +27,16 @@ TEST_CASE("a GPU's UUID is written as nvidia-smi does") {
 }
 
 TEST_CASE("ranks with a GPU each, and ranks without any, may join") {
-    CHECK(are_gpus_shared({{"a", "GPU-1"}, {"a", "GPU-2"}, {"b", "GPU-3"}}, false).value() ==
+    CHECK(are_gpus_shared({{"a", {"GPU-1"}}, {"a", {"GPU-2"}}, {"b", {"GPU-3"}}}, false).value() ==
           false);
-    CHECK(are_gpus_shared({{"a", ""}, {"a", ""}}, false).value() == false);
+    CHECK(are_gpus_shared({{"a", {"GPU-1", "GPU-2"}}, {"a", {"GPU-3", "GPU-4"}}}, false).value() ==
+          false);
+    CHECK(are_gpus_shared({{"a", {}}, {"a", {}}}, false).value() == false);
     CHECK(are_gpus_shared({}, false).value() == false);
 }
 
 TEST_CASE("two ranks on one GPU are refused, both named, unless asked for") {
-    const std::vector<RankGpu> ranks = {{"a", "GPU-1"}, {"a", "GPU-2"}, {"a-2", "GPU-2"}};
+    const std::vector<RankGpus> ranks = {{"a", {"GPU-1"}}, {"a", {"GPU-2"}}, {"a-2", {"GPU-2"}}};
     const Result<bool> refused = are_gpus_shared(ranks, false);
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code == ErrorCode::InvalidArgument);
@@ -43,14 +45,41 @@ TEST_CASE("two ranks on one GPU are refused, both named, unless asked for") {
           "worker for each GPU (ddprun --nproc-per-node gpu does), or set "
           "ProcessGroupOptions::allow_shared_gpus");
     CHECK(are_gpus_shared(ranks, true).value() == true);
+
+    // Also if it is the first of one rank's and the last of the other's.
+    const Result<bool> crossed =
+        are_gpus_shared({{"a", {"GPU-1", "GPU-2"}}, {"a", {"GPU-3", "GPU-1"}}}, false);
+    REQUIRE_FALSE(crossed);
+    CHECK(crossed.error().what.starts_with(
+        "rank 0 on host a and rank 1 on host a have the same GPU, GPU-1: "));
+}
+
+TEST_CASE("ranks with different numbers of GPUs are refused, with both numbers") {
+    const Result<bool> refused =
+        are_gpus_shared({{"a", {"GPU-1", "GPU-2"}}, {"b", {"GPU-3"}}}, true);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().what ==
+          "rank 0 on host a has 2 GPUs, but rank 1 on host b has 1: set "
+          "ProcessGroupOptions::gpus_per_rank alike on all of them");
+}
+
+TEST_CASE("the GPUs of local ranks lie side by side; those alone that a worker sees are its own") {
+    CHECK(first_gpu(0, 1, 8) == 0);
+    CHECK(first_gpu(3, 1, 8) == 3);
+    CHECK(first_gpu(3, 2, 8) == 6);
+    CHECK(first_gpu(4, 2, 8) == std::nullopt);
+    CHECK(first_gpu(1, 2, 3) == std::nullopt);
+    CHECK(first_gpu(5, 1, 1) == 0);
+    CHECK(first_gpu(5, 2, 2) == 0);
+    CHECK(first_gpu(0, 2, 1) == std::nullopt);
 }
 
 TEST_CASE("a rank without a GPU among others that have one is refused, whichever it is") {
-    const Result<bool> later = are_gpus_shared({{"a", "GPU-1"}, {"b", ""}}, true);
+    const Result<bool> later = are_gpus_shared({{"a", {"GPU-1"}}, {"b", {}}}, true);
     REQUIRE_FALSE(later);
     CHECK(later.error().what.starts_with(
         "rank 0 on host a has the GPU GPU-1, but rank 1 on host b sees none: "));
-    const Result<bool> first = are_gpus_shared({{"a", ""}, {"b", "GPU-1"}}, true);
+    const Result<bool> first = are_gpus_shared({{"a", {}}, {"b", {"GPU-1"}}}, true);
     REQUIRE_FALSE(first);
     CHECK(first.error().what.starts_with(
         "rank 1 on host b has the GPU GPU-1, but rank 0 on host a sees none: "));

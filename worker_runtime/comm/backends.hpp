@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -19,7 +20,7 @@ namespace ddprun::worker {
 struct BackendPlace {
     int rank = 0;
     int world_size = 1;
-    int gpu = -1;                ///< none below 0
+    std::vector<int> gpus;       ///< empty: none
     bool is_gpu_shared = false;  ///< with another rank: Gloo carries tensors there, NCCL cannot
     std::string local_address;   ///< to bind to; empty: c10d guesses from the host name
     std::chrono::milliseconds join_timeout{};
@@ -43,15 +44,15 @@ struct Gloo {
                              const BackendPlace& place, Loss& loss);
 
 struct Gpu {
-    int number = -1;   ///< none below 0
-    std::string uuid;  ///< empty: none
+    int number = 0;
+    std::string uuid;
 };
 
-/// Makes the GPU of the worker with this local rank the current device: the only one it sees (each
-/// worker has its own CUDA_VISIBLE_DEVICES), else that of the same number. Returns no GPU if this
-/// program was built without NCCL or sees none; throws when there are fewer than workers. An Error
-/// unless this program and its LibTorch were compiled for the same NCCL.
-[[nodiscard]] Result<Gpu> take_gpu(int local_rank);
+/// The `per_rank` GPUs of the worker with this local rank, from first_gpu() on; the first becomes
+/// the current device. Returns none if this program was built without NCCL or sees no GPU; throws
+/// when too few are visible. An Error unless this program and its LibTorch were compiled for the
+/// same NCCL.
+[[nodiscard]] Result<std::vector<Gpu>> take_gpus(int local_rank, int per_rank);
 
 /// `backend`, an engine for tensors on CPUs, with one difference: what it has begun fails once
 /// `loss` is told of a lost rank, for every waiting caller, also below c10d; all but c10d's
@@ -61,10 +62,10 @@ struct Gpu {
 
 /// Sends all ranks what this one has; are_gpus_shared() of all. The same answer on every rank: an
 /// Error of it ends the group in order, so that no rank takes it for a death.
-[[nodiscard]] Result<bool> agree_on_gpus(ProcessGroup group, const RankGpu& mine,
+[[nodiscard]] Result<bool> agree_on_gpus(ProcessGroup group, const RankGpus& mine,
                                          bool is_sharing_allowed);
 
-/// For the current device, and not connected yet: eagerConnectSingleDevice() does that. Its own
+/// Not connected yet: eagerConnectSingleDevice() does that for one GPU after the other. Its own
 /// log lines call it `name`. Points NCCL at the interface that has `place.local_address`, unless
 /// the environment says NCCL_SOCKET_IFNAME. An error of NCCL or CUDA ends no process unless the
 /// environment says TORCH_NCCL_ASYNC_ERROR_HANDLING with another value than torchrun's; for CUDA
@@ -79,10 +80,11 @@ void use_engine(c10d::ProcessGroup& group, Loss& loss, torch::DeviceType device,
                 c10d::ProcessGroup::BackendType type,
                 const c10::intrusive_ptr<c10d::Backend>& engine);
 
-/// Binds `group`, whose Gloo is connected, to `place.gpu` and connects all ranks for tensors there.
-/// The default from then on, unless that is Gloo. Throws after `place.join_timeout`, and when a
-/// rank is lost: NCCL goes on connecting meanwhile, on a detached thread.
-void connect_gpu(c10d::ProcessGroup& group, Loss& loss,
-                 const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place);
+/// Connects all ranks of `group`, whose Gloo is connected, for tensors on `place.gpus`, and binds
+/// it to a GPU that is the only one. The default from then on, unless that is Gloo. Throws after
+/// `place.join_timeout`, and when a rank is lost: NCCL goes on connecting meanwhile, on a detached
+/// thread.
+void connect_gpus(c10d::ProcessGroup& group, Loss& loss,
+                  const c10::intrusive_ptr<c10d::Store>& store, const BackendPlace& place);
 
 }  // namespace ddprun::worker

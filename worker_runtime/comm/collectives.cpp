@@ -104,7 +104,7 @@ Result<void> ProcessGroup::State::wait_for(const std::string& what,
             // c10d takes 0 for no bound.
             (void)work->wait(bound ? std::max(*bound, std::chrono::milliseconds(1)) : kNoTimeout);
             // On a GPU only its stream waits, and this returns at once.
-            if (device.is_cpu()) {
+            if (devices.front().is_cpu()) {
                 waited_ns->fetch_add(
                     std::chrono::nanoseconds(std::chrono::steady_clock::now() - begun).count());
             }
@@ -124,10 +124,12 @@ Result<void> ProcessGroup::check(const std::string& what) {
     return state_->check(what);
 }
 
-Result<void> ProcessGroup::check_after(const std::string& what, torch::Device device) {
+Result<void> ProcessGroup::check_after(const std::string& what) {
     try {
-        if (!device.is_cpu()) {
-            c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+        for (const torch::Device& device : devices()) {
+            if (!device.is_cpu()) {
+                c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+            }
         }
     } catch (const std::exception& failure) {
         return state_->broken_by(what, failure);
@@ -566,7 +568,7 @@ Pending<void> ProcessGroup::barrier_async() {
         c10d::BarrierOptions options;
         if (!state_->at.is_gpu_shared) {
             // Else c10d takes the current GPU of this thread: GPU 0 if another one has joined.
-            options.device = state_->device;
+            options.device = state_->devices.front();
         }
         return state_->group->barrier(options);
     });

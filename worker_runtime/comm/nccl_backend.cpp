@@ -26,15 +26,17 @@
 
 namespace ddprun::worker {
 
-Result<Gpu> take_gpu(int local_rank) {
+Result<std::vector<Gpu>> take_gpus(int local_rank, int per_rank) {
     const int count = c10::cuda::device_count();
     if (count == 0) {
-        return Gpu{};
+        return std::vector<Gpu>();
     }
-    if (count > 1 && local_rank >= count) {
-        throw std::runtime_error(fmt::format(
-            "local rank {} has no GPU: this node shows {}; start at most that many workers on it",
-            local_rank, count));
+    const std::optional<int> first = first_gpu(local_rank, per_rank, count);
+    if (!first) {
+        throw std::runtime_error(
+            fmt::format("local rank {} has no GPU {}: this node shows {}, and each rank has {}; "
+                        "start fewer workers on it",
+                        local_rank, local_rank * per_rank + per_rank - 1, count, per_rank));
     }
     if (Result<void> fits =
             compare_nccl({.major = NCCL_MAJOR, .minor = NCCL_MINOR, .patch = NCCL_PATCH},
@@ -42,13 +44,16 @@ Result<Gpu> take_gpu(int local_rank) {
         !fits) {
         return fits.error();
     }
-    const int number = count == 1 ? 0 : local_rank;
-    const auto index = static_cast<c10::DeviceIndex>(number);
-    c10::cuda::set_device(index);
-    const cudaDeviceProp* const properties = at::cuda::getDeviceProperties(index);
-    std::array<std::uint8_t, sizeof(properties->uuid.bytes)> uuid{};
-    std::copy_n(properties->uuid.bytes, uuid.size(), uuid.begin());
-    return Gpu{.number = number, .uuid = gpu_uuid_text(uuid)};
+    c10::cuda::set_device(static_cast<c10::DeviceIndex>(*first));
+    std::vector<Gpu> gpus;
+    for (int number = *first; number < *first + per_rank; ++number) {
+        const cudaDeviceProp* const properties =
+            at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(number));
+        std::array<std::uint8_t, sizeof(properties->uuid.bytes)> uuid{};
+        std::copy_n(properties->uuid.bytes, uuid.size(), uuid.begin());
+        gpus.push_back({.number = number, .uuid = gpu_uuid_text(uuid)});
+    }
+    return gpus;
 }
 
 namespace {

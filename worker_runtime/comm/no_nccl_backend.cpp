@@ -4,8 +4,8 @@
 
 namespace ddprun::worker {
 
-Result<Gpu> take_gpu(int /*local_rank*/) {
-    return Gpu{};
+Result<std::vector<Gpu>> take_gpus(int /*local_rank*/, int /*per_rank*/) {
+    return std::vector<Gpu>();
 }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& /*store*/,

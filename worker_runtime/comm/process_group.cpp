@@ -17,6 +17,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/os/machine_identity.hpp"
+#include "base/runtime_limits.hpp"
 #include "worker_runtime/comm/exception_text.hpp"
 #include "worker_runtime/comm/late_ranks.hpp"
 #include "worker_runtime/comm/process_group_state.hpp"
@@ -87,10 +88,13 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::connect(
     return state;
 }
 
-void ProcessGroup::State::use_gpu() {
-    if (at.gpu >= 0) {
-        worker::connect_gpu(*group, *loss, store, at);
-        device = torch::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(at.gpu));
+void ProcessGroup::State::use_gpus() {
+    if (!at.gpus.empty()) {
+        worker::connect_gpus(*group, *loss, store, at);
+        devices.clear();
+        for (const int gpu : at.gpus) {
+            devices.emplace_back(torch::kCUDA, static_cast<c10::DeviceIndex>(gpu));
+        }
         if (!at.is_gpu_shared) {
             group->use(deadlines_for_gpu());
         }
@@ -188,13 +192,20 @@ Result<ProcessGroup> ProcessGroup::join(const worker::WorkerEnvironment& place, 
                                         const ProcessGroupOptions& options) {
     const std::string who = fmt::format("rank {} of {}", place.rank.value(), place.world_size);
     try {
-        const Result<worker::Gpu> gpu = backend == Backend::Gloo
-                                            ? Result<worker::Gpu>()
-                                            : worker::take_gpu(place.local_rank.value());
-        if (!gpu) {
-            return gpu.error();
+        const int most_gpus = worker::RuntimeLimits{}.gpus_per_rank_max;
+        if (options.gpus_per_rank < 1 || options.gpus_per_rank > most_gpus) {
+            return Error{ErrorCode::InvalidArgument,
+                         fmt::format("{} asks for {} GPUs: gpus_per_rank is from 1 to {}", who,
+                                     options.gpus_per_rank, most_gpus)};
         }
-        if (backend == Backend::Nccl && gpu->number < 0) {
+        const Result<std::vector<worker::Gpu>> gpus =
+            backend == Backend::Gloo
+                ? Result<std::vector<worker::Gpu>>()
+                : worker::take_gpus(place.local_rank.value(), options.gpus_per_rank);
+        if (!gpus) {
+            return gpus.error();
+        }
+        if (backend == Backend::Nccl && gpus->empty()) {
             return Error{
                 ErrorCode::InvalidArgument,
                 fmt::format("{} cannot use NCCL: it sees no GPU, or this program was built "
@@ -202,27 +213,31 @@ Result<ProcessGroup> ProcessGroup::join(const worker::WorkerEnvironment& place, 
                             who)};
         }
         const bool is_here_only = !place.store || is_loopback(place.store->host);
-        const worker::BackendPlace at{
+        worker::BackendPlace at{
             .rank = place.rank.value(),
             .world_size = place.world_size,
-            .gpu = gpu->number,
             .local_address =
                 place.local_address.empty() && is_here_only ? "127.0.0.1" : place.local_address,
             .join_timeout = options.join_timeout,
             .timeout = options.timeout,
         };
+        worker::RankGpus mine{.host = host_name()};
+        for (const worker::Gpu& gpu : *gpus) {
+            at.gpus.push_back(gpu.number);
+            mine.uuids.push_back(gpu.uuid);
+        }
         const auto state = State::connect(make_store(place, options), at,
                                           fmt::format("ddprun/{}", place.generation.value()));
         ProcessGroup group(state);
         if (backend != Backend::Gloo) {
-            const Result<bool> is_shared = worker::agree_on_gpus(
-                group, {.host = host_name(), .uuid = gpu->uuid}, options.allow_shared_gpus);
+            const Result<bool> is_shared =
+                worker::agree_on_gpus(group, mine, options.allow_shared_gpus);
             if (!is_shared) {
                 return is_shared.error();
             }
             state->at.is_gpu_shared = *is_shared && backend == Backend::Auto;
         }
-        state->use_gpu();
+        state->use_gpus();
         return group;
     } catch (const std::exception& failure) {
         const std::string store =
@@ -241,8 +256,8 @@ int ProcessGroup::world_size() const {
     return state_->group->getSize();
 }
 
-torch::Device ProcessGroup::device() const {
-    return state_->device;
+const std::vector<torch::Device>& ProcessGroup::devices() const {
+    return state_->devices;
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> ProcessGroup::c10d() const {
@@ -319,7 +334,7 @@ Result<std::optional<ProcessGroup>> ProcessGroup::subgroup(const std::vector<int
 
 Result<ProcessGroup> ProcessGroup::gloo_twin() {
     worker::BackendPlace at = state_->at;
-    at.gpu = -1;
+    at.gpus.clear();
     const Result<std::shared_ptr<State>> part = connect_part(at, "", "connecting once more");
     return part ? Result<ProcessGroup>(ProcessGroup(*part)) : part.error();
 }
@@ -337,7 +352,7 @@ Result<std::shared_ptr<ProcessGroup::State>> ProcessGroup::connect_part(
             fmt::format("{}/{}", state_->group->getGroupName(),
                         name.empty() ? std::to_string(number) : name),
             state_->loss.get());
-        part->use_gpu();
+        part->use_gpus();
         std::erase_if(state_->parts, [](const auto& earlier) { return earlier->is_finished; });
         state_->parts.push_back(part);
         state_->loss->carry_on_to(part->watch);

@@ -54,6 +54,9 @@ struct ProcessGroupOptions {
     /// Else two ranks with one GPU are refused. With Backend::Auto Gloo then carries what lies on
     /// GPUs, on all ranks; with Backend::Nccl it is NCCL that judges.
     bool allow_shared_gpus = false;
+    /// How many GPUs each rank has, for networks that span devices: those from local rank *
+    /// gpus_per_rank on, or all that the worker sees if these are as many. The same on all ranks.
+    int gpus_per_rank = 1;
 };
 
 /// All workers of the generation, for collectives: c10d's process group over ddprun's store. Every
@@ -74,7 +77,10 @@ public:
     [[nodiscard]] int rank() const;
     [[nodiscard]] int world_size() const;
     /// The device of this rank's network: its GPU under NCCL, or a shared one; else the CPU.
-    [[nodiscard]] torch::Device device() const;
+    [[nodiscard]] torch::Device device() const { return devices().front(); }
+    /// Its `gpus_per_rank` GPUs, of which device() is the first; else the CPU alone. Collectives
+    /// carry tensors on each of them. Each rank's tensor is on the GPU of the same number in here.
+    [[nodiscard]] const std::vector<torch::Device>& devices() const;
 
     // Collectives. Tensors are of one dtype and device on all ranks; on CPUs float64, float32,
     // float16, bfloat16, int64, int32, int8, uint8 and bool. A result is a new tensor like the
@@ -240,9 +246,9 @@ public:
     /// the CPU is good if this finds nothing afterwards.
     [[nodiscard]] Result<void> check(const std::string& what);
 
-    /// As check(), after waiting for all that `device` has been given: until then tensors that a
-    /// collective writes on a GPU may hold anything.
-    [[nodiscard]] Result<void> check_after(const std::string& what, torch::Device device);
+    /// As check(), after waiting for all that the group's devices have been given: until then
+    /// tensors that a collective writes on a GPU may hold anything.
+    [[nodiscard]] Result<void> check_after(const std::string& what);
 
     /// The one number in `tensor`, which is read to the CPU, and what check() finds afterwards. A
     /// device that fails meanwhile breaks the group.

@@ -43,7 +43,7 @@ struct ProcessGroup::State {
     c10::intrusive_ptr<c10d::Backend> gloo;
     std::shared_ptr<worker::Loss> loss = std::make_shared<worker::Loss>();
     std::shared_ptr<worker::PeerWatch> watch;
-    torch::Device device = torch::kCPU;
+    std::vector<torch::Device> devices{torch::kCPU};  ///< see ProcessGroup::devices()
     worker::StopBallot stop_ballot;
     std::shared_ptr<worker::BackgroundSaves> background_saves =
         std::make_shared<worker::BackgroundSaves>();
@@ -64,8 +64,8 @@ struct ProcessGroup::State {
     /// which Gloo's destructor would wait: c10d's group stays until the process ends.
     ~State();
 
-    /// Connects for tensors on this rank's GPU, if it has one; throws what c10d throws.
-    void use_gpu();
+    /// Connects for tensors on this rank's GPUs, if it has any; throws what c10d throws.
+    void use_gpus();
 
     /// Waits for what collective_async() has begun.
     [[nodiscard]] Result<void> wait_for(const std::string& what,

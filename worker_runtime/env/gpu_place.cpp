@@ -12,7 +12,7 @@ namespace ddprun::worker {
 
 namespace {
 
-std::string told(std::size_t rank, const RankGpu& place) {
+std::string told(std::size_t rank, const RankGpus& place) {
     return fmt::format("rank {} on host {}", rank, place.host);
 }
 
@@ -27,6 +27,28 @@ std::string bytes_of(std::string address) {
     return inet_pton(AF_INET, address.c_str(), bytes.data()) == 1 ? bytes : std::string();
 }
 
+/// An Error unless `rank` has as many GPUs as rank 0.
+Result<void> compare_counts(const std::vector<RankGpus>& by_rank, std::size_t rank) {
+    const std::size_t here = by_rank[rank].uuids.size();
+    const std::size_t first = by_rank[0].uuids.size();
+    if (here == first) {
+        return {};
+    }
+    if (here > 0 && first > 0) {
+        return Error{ErrorCode::InvalidArgument,
+                     fmt::format("{} has {} GPUs, but {} has {}: set "
+                                 "ProcessGroupOptions::gpus_per_rank alike on all of them",
+                                 told(0, by_rank[0]), first, told(rank, by_rank[rank]), here)};
+    }
+    const std::size_t with = here > 0 ? rank : 0;
+    const std::size_t without = here > 0 ? 0 : rank;
+    return Error{ErrorCode::InvalidArgument,
+                 fmt::format("{} has the GPU {}, but {} sees none: give every worker one, or use "
+                             "Backend::Gloo on all of them",
+                             told(with, by_rank[with]), by_rank[with].uuids.front(),
+                             told(without, by_rank[without]))};
+}
+
 }  // namespace
 
 std::string gpu_uuid_text(const std::array<std::uint8_t, 16>& uuid) {
@@ -38,40 +60,40 @@ std::string gpu_uuid_text(const std::array<std::uint8_t, 16>& uuid) {
     return text;
 }
 
-Result<bool> are_gpus_shared(const std::vector<RankGpu>& by_rank, bool is_sharing_allowed) {
+Result<bool> are_gpus_shared(const std::vector<RankGpus>& by_rank, bool is_sharing_allowed) {
     bool is_shared = false;
     std::map<std::string, std::size_t> first_with;
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
-        const RankGpu& here = by_rank[rank];
-        if (here.uuid.empty() != by_rank[0].uuid.empty()) {
-            const std::size_t with = here.uuid.empty() ? 0 : rank;
-            const std::size_t without = here.uuid.empty() ? rank : 0;
-            return Error{
-                ErrorCode::InvalidArgument,
-                fmt::format("{} has the GPU {}, but {} sees none: give every worker one, or use "
-                            "Backend::Gloo on all of them",
-                            told(with, by_rank[with]), by_rank[with].uuid,
-                            told(without, by_rank[without]))};
+        if (const Result<void> counts = compare_counts(by_rank, rank); !counts) {
+            return counts.error();
         }
-        if (here.uuid.empty()) {
-            continue;
-        }
-        const auto [first, is_new] = first_with.emplace(here.uuid, rank);
-        if (is_new) {
-            continue;
-        }
-        is_shared = true;
-        if (!is_sharing_allowed) {
-            return Error{
-                ErrorCode::InvalidArgument,
-                fmt::format(
-                    "{} and {} have the same GPU, {}: start at most one worker for each GPU "
-                    "(ddprun --nproc-per-node gpu does), or set "
-                    "ProcessGroupOptions::allow_shared_gpus",
-                    told(first->second, by_rank[first->second]), told(rank, here), here.uuid)};
+        for (const std::string& uuid : by_rank[rank].uuids) {
+            const auto [first, is_new] = first_with.emplace(uuid, rank);
+            if (is_new) {
+                continue;
+            }
+            is_shared = true;
+            if (!is_sharing_allowed) {
+                return Error{
+                    ErrorCode::InvalidArgument,
+                    fmt::format(
+                        "{} and {} have the same GPU, {}: start at most one worker for each GPU "
+                        "(ddprun --nproc-per-node gpu does), or set "
+                        "ProcessGroupOptions::allow_shared_gpus",
+                        told(first->second, by_rank[first->second]), told(rank, by_rank[rank]),
+                        uuid)};
+            }
         }
     }
     return is_shared;
+}
+
+std::optional<int> first_gpu(int local_rank, int per_rank, int visible) {
+    if (visible == per_rank) {
+        return 0;
+    }
+    const int first = local_rank * per_rank;
+    return first + per_rank <= visible ? std::optional(first) : std::nullopt;
 }
 
 NcclVersion unpack_nccl_version(std::uint64_t packed) {

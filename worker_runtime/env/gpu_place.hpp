@@ -15,19 +15,23 @@ namespace ddprun::worker {
 /// "GPU-" and 32 digits, as nvidia-smi writes it.
 [[nodiscard]] std::string gpu_uuid_text(const std::array<std::uint8_t, 16>& uuid);
 
-/// The host and the GPU of one rank.
-struct RankGpu {
+/// The host and the GPUs of one rank.
+struct RankGpus {
     std::string host;
-    std::string uuid;  ///< of its GPU; empty: none
+    std::vector<std::string> uuids;  ///< empty: it has none
 
-    bool operator==(const RankGpu&) const = default;
+    bool operator==(const RankGpus&) const = default;
 };
 
 /// Whether two ranks have one GPU; `by_rank` is all of them. An Error where they do and may not,
-/// and where some have one and others do not: it names the first two such ranks, their hosts and
-/// GPUs.
-[[nodiscard]] Result<bool> are_gpus_shared(const std::vector<RankGpu>& by_rank,
+/// and where some have more than others: it names the first two such ranks, their hosts and GPUs.
+[[nodiscard]] Result<bool> are_gpus_shared(const std::vector<RankGpus>& by_rank,
                                            bool is_sharing_allowed);
+
+/// The first of the `per_rank` GPUs, of `visible`, that the worker with this local rank has: the
+/// ranks' GPUs lie side by side, and a worker that sees no more than its own has those. Nothing:
+/// too few are visible.
+[[nodiscard]] std::optional<int> first_gpu(int local_rank, int per_rank, int visible);
 
 struct NcclVersion {
     int major = 0;

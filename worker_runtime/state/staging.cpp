@@ -24,6 +24,8 @@ struct Staging::GpuMoment {
         event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
     }
 
+    static torch::Device gpu_of(const std::shared_ptr<GpuMoment>& moment) { return moment->gpu; }
+
     torch::Device gpu;
     c10::Event event;
 };
@@ -133,10 +135,11 @@ void Staging::bring_in_pages(const std::atomic<bool>& is_cut_short) const {
 
 void Staging::copy_now(CheckpointShare& share) {
     const torch::NoGradGuard no_grad;
-    moment_.reset();
+    moments_.clear();
     for_each_tensor(share, [&](const std::string& key, StateTensor& state) {
-        if (state.tensor.is_cuda() && !moment_) {
-            moment_ = std::make_shared<GpuMoment>(state.tensor.device());
+        const torch::Device device = state.tensor.device();
+        if (device.is_cuda() && std::ranges::count(moments_, device, &GpuMoment::gpu_of) == 0) {
+            moments_.push_back(std::make_shared<GpuMoment>(device));
         }
         if (!state.changes_in_steps_only) {
             const torch::Tensor& copy = copies_.at(key);
@@ -148,14 +151,13 @@ void Staging::copy_now(CheckpointShare& share) {
 
 void Staging::copy_rest(CheckpointShare& share) const {
     const torch::NoGradGuard no_grad;
-    std::optional<c10::Stream> side;
-    std::optional<c10::StreamGuard> guard;
-    if (moment_) {
-        side =
-            c10::impl::VirtualGuardImpl(moment_->gpu.type()).getStreamFromGlobalPool(moment_->gpu);
-        moment_->event.block(*side);
-        guard.emplace(*side);
+    std::vector<c10::Stream> sides;
+    for (const std::shared_ptr<GpuMoment>& moment : moments_) {
+        sides.push_back(
+            c10::impl::VirtualGuardImpl(moment->gpu.type()).getStreamFromGlobalPool(moment->gpu));
+        moment->event.block(sides.back());
     }
+    const c10::MultiStreamGuard guard(sides);
     for_each_tensor(share, [&](const std::string& key, StateTensor& state) {
         if (state.changes_in_steps_only) {
             const torch::Tensor& copy = copies_.at(key);
@@ -163,8 +165,8 @@ void Staging::copy_rest(CheckpointShare& share) const {
             state.tensor = copy;
         }
     });
-    if (side) {
-        side->synchronize();
+    for (const c10::Stream& side : sides) {
+        side.synchronize();
     }
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <torch/types.h>
 
@@ -30,8 +31,8 @@ public:
     void bring_in_pages(const std::atomic<bool>& is_cut_short) const;
 
     /// Copies all that the next forward pass may change, and puts the copies into `share`. Records
-    /// an event on the GPU's stream: copy_rest() copies after the work that was queued before this
-    /// call. On the training's thread.
+    /// an event on the stream of each GPU: copy_rest() copies after the work that was queued before
+    /// this call. On the training's thread.
     void copy_now(CheckpointShare& share);
 
     /// Copies everything else, which only an optimizer's step changes; any thread. Throws what
@@ -49,7 +50,7 @@ private:
     [[nodiscard]] torch::Tensor copy_for(const std::string& key, const StateTensor& state) const;
 
     std::map<std::string, torch::Tensor> copies_;
-    std::shared_ptr<GpuMoment> moment_;
+    std::vector<std::shared_ptr<GpuMoment>> moments_;  ///< one for each GPU
 };
 
 }  // namespace ddprun::worker

@@ -25,8 +25,12 @@ namespace ddprun {
 namespace {
 
 constexpr const char* kCpuRandom = "random.cpu";
-constexpr const char* kGpuRandom = "random.cuda";
 constexpr const char* kSectionVersion = "section_version";  // among a section's values
+
+/// The state of the rank's GPU of this number, among those that it has.
+std::string gpu_random_name(std::size_t number) {
+    return number == 0 ? "random.cuda" : fmt::format("random.cuda.{}", number);
+}
 
 torch::Tensor random_state(torch::Device device) {
     at::Generator generator = at::globalContext().defaultGenerator(device);
@@ -293,8 +297,8 @@ Result<worker::CollectedState> TrainingState::collect_tensors(const ProcessGroup
         state.sums[name] = {.tensor = tensor->detach()};
     }
     state.rows[kCpuRandom] = {.tensor = random_state(torch::kCPU)};
-    if (group.device().is_cuda()) {
-        state.rows[kGpuRandom] = {.tensor = random_state(group.device())};
+    for (std::size_t i = 0; group.device().is_cuda() && i < group.devices().size(); ++i) {
+        state.rows[gpu_random_name(i)] = {.tensor = random_state(group.devices()[i])};
     }
     return state;
 }
@@ -383,8 +387,10 @@ public:
         });
     }
 
-    /// The random state of `device` if it was saved: a checkpoint of GPUs may go on on CPUs.
-    void restore_random(const char* name, torch::Device device, const ProcessGroup& group) {
+    /// The random state of `device` if it was saved: a checkpoint of GPUs may go on on CPUs, which
+    /// have no `device` for it.
+    void restore_random(const std::string& name, std::optional<torch::Device> device,
+                        const ProcessGroup& group) {
         const auto found = tensors_.find(name);
         if (found == tensors_.end()) {
             return;
@@ -396,16 +402,17 @@ public:
                 Error{ErrorCode::BadMessage, fmt::format("{} is {}, no random states by rank", name,
                                                          shape_text(stored.type, stored.shape))});
         }
-        if (device.is_cpu() || group.device().is_cuda()) {
-            const std::int64_t bytes = random_state(device).numel();
+        if (device) {
+            const std::int64_t bytes = random_state(*device).numel();
             if (stored.shape[1] != bytes) {
                 return check(
                     Error{ErrorCode::BadMessage,
                           fmt::format("{} is {}, states of this program have {} bytes", name,
                                       shape_text(stored.type, stored.shape), bytes)});
             }
-            commits.emplace_back(
-                [&stored, device, &group] { restore_random_state(device, stored.whole(), group); });
+            commits.emplace_back([&stored, at = *device, &group] {
+                restore_random_state(at, stored.whole(), group);
+            });
         }
     }
 
@@ -471,7 +478,11 @@ void TrainingState::plan_tensors(Plan& plan, const ProcessGroup& group) {
                                           plan.commits, plan.used));
     }
     plan.restore_random(kCpuRandom, torch::kCPU, group);
-    plan.restore_random(kGpuRandom, torch::Device(torch::kCUDA, group.device().index()), group);
+    for (std::size_t i = 0; plan.tensors().contains(gpu_random_name(i)); ++i) {
+        const bool is_here = group.device().is_cuda() && i < group.devices().size();
+        plan.restore_random(gpu_random_name(i),
+                            is_here ? std::optional(group.devices()[i]) : std::nullopt, group);
+    }
 }
 
 void TrainingState::plan_values(Plan& plan) {

@@ -56,6 +56,21 @@ public:
         return all_.back().on_cpu;
     }
 
+    /// CUDA's kernels refuse tensors of two GPUs, but for those that take the tensors of a list one
+    /// by one.
+    void require_one_device(const c10::OperatorHandle& op) const {
+        if (op.schema().name().starts_with("aten::_foreach_")) {
+            return;
+        }
+        for (const Alias& alias : all_) {
+            TORCH_CHECK(alias.on_cuda.device() == all_.front().on_cuda.device(),
+                        "Expected all tensors to be on the same device, but found at least two "
+                        "devices, ",
+                        all_.front().on_cuda.device(), " and ", alias.on_cuda.device(), "! (",
+                        op.schema().name(), ")");
+        }
+    }
+
     /// Returns the CUDA tensor for a result: the tensor that was given, or a new one on `device`.
     [[nodiscard]] Tensor on_cuda(const Tensor& result, at::Device device) const {
         if (!result.defined() || !result.is_cpu()) {
@@ -272,6 +287,7 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Sta
                 value, [&](const Tensor& tensor) { return aliases.on_cpu(tensor, is_output); });
         }
     }
+    aliases.require_one_device(op);
     call_on_cpu(op, stack, random);
     aliases.give_back();
     for (std::size_t i = stack->size() - op.schema().returns().size(); i < stack->size(); ++i) {

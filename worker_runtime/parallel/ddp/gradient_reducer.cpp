@@ -31,6 +31,22 @@ void give_to_all(const ProcessGroup& group, const std::vector<torch::Tensor>& te
     }
 }
 
+/// Throws unless the group carries tensors where the network's parameters and buffers lie.
+void check_devices(const ProcessGroup& group, const torch::nn::Module& network) {
+    const auto check = [&group](const auto& tensors) {
+        for (const auto& tensor : tensors) {
+            const torch::Device device = tensor.value().device();
+            TORCH_CHECK(device.is_cpu() || std::ranges::count(group.devices(), device) > 0,
+                        "DistributedDataParallel: ", tensor.key(), " is on ", device, ", but rank ",
+                        group.rank(), " of the group has ", c10::Join(", ", group.devices()),
+                        "; move the network there, or join with "
+                        "ProcessGroupOptions::gpus_per_rank if it spans several GPUs");
+        }
+    };
+    check(network.named_parameters());
+    check(network.named_buffers());
+}
+
 /// Compares the parameters' shapes with the other ranks'. The other ranks' shapes may be anything
 /// once a rank is lost: then that loss is the error.
 void compare_shapes(const ProcessGroup& group, const std::vector<torch::Tensor>& parameters) {
@@ -228,13 +244,13 @@ GradientReducer::GradientReducer(torch::nn::Module& network, ProcessGroup group,
     }
     TORCH_CHECK(!parameters.empty(),
                 "DistributedDataParallel: the network has no parameter that takes a gradient");
+    check_devices(engine_->group, network);
     compare_shapes(engine_->group, parameters);
     std::vector<torch::Tensor> all = network.parameters();
     const std::vector<torch::Tensor> buffers = network.buffers();
     all.insert(all.end(), buffers.begin(), buffers.end());
     give_to_all(engine_->group, all);
-    const Result<void> given = engine_->group.check_after("giving all ranks the network of rank 0",
-                                                          parameters.front().device());
+    const Result<void> given = engine_->group.check_after("giving all ranks the network of rank 0");
     TORCH_CHECK_WITH(DistBackendError, given.has_value(), given.error().what);
     if (options.broadcast_buffers) {
         engine_->buffers = buffers;

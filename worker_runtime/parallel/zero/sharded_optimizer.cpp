@@ -170,11 +170,8 @@ void ShardedOptimizerBase::give_to_all() {
         given.push_back(group_.broadcast_async(bucket.flat));
     }
     Result<void> done = all_of(std::move(given)).wait();
-    for (const ParameterBucket& bucket : buckets_) {
-        if (done) {
-            done = group_.check_after("giving all ranks the parameters of rank 0",
-                                      bucket.flat.device());
-        }
+    if (done) {
+        done = group_.check_after("giving all ranks the parameters of rank 0");
     }
     TORCH_CHECK_WITH(DistBackendError, done.has_value(), done.error().what);
 }
