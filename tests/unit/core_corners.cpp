@@ -676,11 +676,14 @@ TEST_CASE("a save is published once, however often a node reports it") {
     CHECK(text_of(saved[0], "where") == "disk");
     seen.saved = 3;
     seen.failed = 1;
+    seen.failed_reason = "the disk is full";
     seen.behind = "too slow";
     report(1);
     CHECK(published(driver, EventKind::CheckpointSaved).size() == 2);
     CHECK(number_of(published(driver, EventKind::CheckpointSaved)[1], "saves") == 1);
-    CHECK(published(driver, EventKind::CheckpointFailed).size() == 1);
+    REQUIRE(published(driver, EventKind::CheckpointFailed).size() == 1);
+    CHECK(text_of(published(driver, EventKind::CheckpointFailed)[0], "reason") ==
+          "the disk is full");
     CHECK(published(driver, EventKind::CheckpointBehind).size() == 1);
     seen.behind.clear();
     report(1);
