@@ -13,6 +13,9 @@ struct RuntimeLimits {
     /// what goes on so long after a peer's connection has ended is cut: what came before is read,
     /// or fails by itself, within milliseconds; what is left would wait for its time-out
     Milliseconds loss_grace{1000};
+    /// for the other ranks to notice the end of a peer's connection by themselves: a rank that cuts
+    /// its own ones sooner is taken for the one that was lost
+    Milliseconds notice_wait{100};
     /// for engines that another thread aborts: an abort takes milliseconds, and a program that goes
     /// on meanwhile may end, which an engine that is being aborted may not survive
     Milliseconds abort_wait{10'000};

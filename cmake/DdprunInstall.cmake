@@ -38,7 +38,7 @@ set(headers
     base/error.hpp base/instant.hpp base/os/unique_fd.hpp base/result.hpp base/tagged.hpp
     worker_runtime/checkpoint/checkpoint_folder.hpp worker_runtime/checkpoint/layout.hpp
     worker_runtime/checkpoint/loaded_checkpoint.hpp worker_runtime/checkpoint/manifest.hpp
-    worker_runtime/checkpoint/publishing.hpp
+    worker_runtime/checkpoint/publishing.hpp worker_runtime/checkpoint/save_numbers.hpp
     worker_runtime/checkpoint/tensor_view.hpp
     worker_runtime/contract/exit_codes.hpp worker_runtime/contract/store_address.hpp
     worker_runtime/contract/worker_environment.hpp worker_runtime/contract/worker_page.hpp
@@ -50,6 +50,7 @@ if(DDPRUN_HAS_LIBTORCH)
     list(APPEND headers
         base/runtime_limits.hpp worker_runtime/comm/background_saves.hpp
         worker_runtime/comm/pending.hpp worker_runtime/comm/stop_ballot.hpp
+        worker_runtime/comm/tensors_under_way.hpp
         worker_runtime/nn/output_tensors.hpp worker_runtime/nn/without_repeats.hpp
         worker_runtime/parallel/ddp/gradient_reducer.hpp
         worker_runtime/parallel/zero/sharded_gradients.hpp

@@ -586,6 +586,9 @@ class Parts(ForkedTest):
                 r'tensor "model.table" is F32 \[6,2\] sharded along `data` on rank 0 and '
                 r"F32 \[6,2\] sharded along `shard` on rank 1$"):
             Shares(library, [[part(0, 2, "data")], [part(2, 4, "shard")]])
+        with self.assertRaisesRegex(ddprun.CheckpointError,
+                                    r"along `data` on rank 0 and along `shard` on rank 1$"):
+            Shares(library, [[part(0, 6, "data")], [part(0, 6, "shard")]])
 
 
 if __name__ == "__main__":

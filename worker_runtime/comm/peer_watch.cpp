@@ -401,6 +401,13 @@ std::string PeerWatch::explained(const std::string& failure) const {
     return end && !failure.starts_with(*end) ? fmt::format("{} ({})", *end, failure) : failure;
 }
 
+void PeerWatch::let_others_notice() const {
+    if (ended()) {
+        // Whether they have noticed is told by no event.
+        (void)::poll(nullptr, 0, static_cast<int>(limits_.notice_wait.count()));
+    }
+}
+
 void PeerWatch::watch() {
     epoll_event event{};
     int count = 0;

@@ -151,6 +151,11 @@ public:
     /// if there is one. From any thread.
     [[nodiscard]] std::string explained(const std::string& failure) const;
 
+    /// If a connection has ended before a cut, waits RuntimeLimits::notice_wait, so that the other
+    /// ranks notice the end of theirs to the same peer. Their errors then name that peer, and not
+    /// this rank, which is about to cut. From any thread.
+    void let_others_notice() const;
+
     /// How many connections it watches.
     [[nodiscard]] std::size_t watched() const { return connections_.size(); }
 

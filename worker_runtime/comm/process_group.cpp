@@ -134,6 +134,7 @@ Error ProcessGroup::State::broken_by(const std::string& what, const std::excepti
         return *broken;
     }
     const std::string reason = watch->explained(text);
+    watch->let_others_notice();
     broken = Error{ErrorCode::ConnectionLost,
                    fmt::format("{} failed on rank {} of {}: {}; a peer died, was late, or called "
                                "another collective",

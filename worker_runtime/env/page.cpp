@@ -202,6 +202,7 @@ void Page::write_saves(const Write& write) {
     // Odd already if an earlier process of this slot was killed right here.
     const std::uint64_t writing = saves_->writes.load() | 1;
     saves_->writes.store(writing);
+    std::atomic_thread_fence(std::memory_order_release);  // the reason is stored relaxed
     write(*saves_);
     saves_->writes.store(writing + 1);
 }

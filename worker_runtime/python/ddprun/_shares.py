@@ -101,6 +101,8 @@ class Shares:
              for _, entry in firsts],
             [rank for rank, _ in firsts])
         for same in by_place.values():
+            # check_parts() has seen the first of them.
+            _check_dimension(same)
             rank, entry = min(same, key=lambda holder: (self._sizes[holder[0]], holder[0]))
             self._give(rank, name, entry[5])
 
@@ -111,6 +113,15 @@ class Shares:
         if kind_of(name) == MODEL:
             self._whole_model[name] = rank
             self._model_size += size
+
+
+def _check_dimension(holders: list[tuple[int, Any]]) -> None:
+    first_rank, first = holders[0]
+    for rank, entry in holders:
+        if entry[7] != first[7]:
+            raise CheckpointError(
+                f"{entry[0]} is sharded along `{first[7]}` on rank {first_rank} and along "
+                f"`{entry[7]}` on rank {rank}")
 
 
 def _check_alike(holders: Iterable[tuple[int, Any]]) -> None:

@@ -149,7 +149,7 @@ def _mesh_dimension(tensor: Any) -> str:
     if not is_dtensor(tensor) or not tensor.device_mesh.mesh_dim_names:
         return ""
     names = zip(tensor.device_mesh.mesh_dim_names, tensor.placements)
-    return ",".join(name for name, placement in names if placement.is_shard())
+    return ",".join(name for name, placement in names if not placement.is_replicate())
 
 
 def in_memory(item: Item) -> tuple[Any, Part]:
