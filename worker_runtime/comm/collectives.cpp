@@ -120,6 +120,13 @@ Result<void> ProcessGroup::collective(
     return collective_async(what, begin).wait();
 }
 
+Result<void> ProcessGroup::check_call(const std::string& what, const std::function<void()>& check) {
+    return collective(what, [&check] {
+        check();
+        return c10::intrusive_ptr<c10d::Work>();
+    });
+}
+
 Result<void> ProcessGroup::check(const std::string& what) {
     return state_->check(what);
 }
@@ -276,14 +283,13 @@ Pending<void> ProcessGroup::all_reduce_coalesced_async(const std::vector<torch::
                                                        Reduction reduction) {
     const std::string what = "all_reduce_coalesced";
     bool is_divided = false;
-    // Nothing is begun unless all may be.
-    const Result<void> checked = collective(what, [&] {
-        check_alike(tensors);
-        is_divided = divides(tensors.front(), reduction);
-        return c10::intrusive_ptr<c10d::Work>();
-    });
-    if (!checked) {
-        return Pending<void>(checked);
+    if (const Result<void> right = check_call(what,
+                                              [&] {
+                                                  check_alike(tensors);
+                                                  is_divided = divides(tensors.front(), reduction);
+                                              });
+        !right) {
+        return Pending<void>(right);
     }
     if (is_sent_by_cpu(state_->at, tensors.front())) {
         std::vector<Pending<void>> begun;  // c10d's Gloo has none for GPUs
@@ -300,8 +306,8 @@ Pending<void> ProcessGroup::all_reduce_coalesced_async(const std::vector<torch::
     });
     return std::move(pending).then([what, tensors, is_divided, state = state_] {
         return state->compute(what, [&] {
-            for (torch::Tensor tensor : is_divided ? tensors : std::vector<torch::Tensor>()) {
-                tensor.div_(state->at.world_size);
+            if (is_divided) {
+                torch::_foreach_div_(tensors, state->at.world_size);
             }
         });
     });
@@ -353,17 +359,16 @@ Pending<void> ProcessGroup::all_gather_into_async(const torch::Tensor& gathered,
 Pending<void> ProcessGroup::parts_into(const std::string& what, const torch::Tensor& gathered,
                                        const torch::Tensor& tensor) {
     torch::Tensor rows;
-    Pending<void> checked = collective_async(what, [&] {
+    const Result<void> right = check_call(what, [&] {
         check_flat(gathered, tensor, world_size());
         rows = gathered.detach().view({world_size(), -1});
         const torch::Tensor own = rows[rank()];
         if (own.data_ptr() != tensor.data_ptr()) {
             own.copy_(tensor.detach().view(-1));
         }
-        return c10::intrusive_ptr<c10d::Work>();
     });
-    if (const Result<void> right = checked.wait(); !right || tensor.numel() == 0) {
-        return checked;
+    if (!right || tensor.numel() == 0) {
+        return Pending<void>(right);
     }
     std::vector<Pending<void>> parts;
     for (int root = 0; root < world_size(); ++root) {
@@ -380,8 +385,7 @@ Pending<void> ProcessGroup::coalesced(
     const std::vector<torch::Tensor>& of_one, Reduction reduction,
     const std::function<Pending<void>(std::size_t pair)>& begin_each,
     const std::function<c10::intrusive_ptr<c10d::Work>(worker::TimedGroup& group)>& begin_all) {
-    // Nothing is begun unless all may be.
-    const Result<void> checked = collective(what, [&] {
+    const Result<void> right = check_call(what, [&] {
         TORCH_CHECK(of_all.size() == of_one.size(), "there are ", of_all.size(),
                     " tensors of all ranks and ", of_one.size(), " of this one");
         for (std::size_t i = 0; i < of_all.size(); ++i) {
@@ -389,10 +393,9 @@ Pending<void> ProcessGroup::coalesced(
         }
         check_alike(of_all);
         (void)divides(of_all.front(), reduction);
-        return c10::intrusive_ptr<c10d::Work>();
     });
-    if (!checked) {
-        return Pending<void>(checked);
+    if (!right) {
+        return Pending<void>(right);
     }
     if (!is_over_gloo(of_all.front())) {
         return collective_async(what, [&] { return begin_all(*state_->group); });

@@ -23,8 +23,7 @@ Pending<void> P2PBatch::begin() {
     if (transfers.empty()) {
         return Pending<void>(group_.check("a batch of transfers"));
     }
-    // Nothing is begun unless all may be.
-    const Result<void> checked = group_.collective("a batch of transfers", [&] {
+    const Result<void> checked = group_.check_call("a batch of transfers", [&] {
         for (const Transfer& transfer : transfers) {
             TORCH_CHECK(transfer.tensor.defined() && transfers.front().tensor.defined(),
                         "a tensor of it is undefined");
@@ -37,7 +36,6 @@ Pending<void> P2PBatch::begin() {
             TORCH_CHECK(transfer.tag >= 0, "tag ", transfer.tag, " is below 0");
             worker::require_other_rank(transfer.peer, group_.rank(), group_.world_size());
         }
-        return nullptr;
     });
     if (!checked) {
         return Pending<void>(checked);

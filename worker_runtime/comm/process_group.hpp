@@ -327,6 +327,11 @@ private:
     /// Whether Gloo carries `tensor`; one that is undefined is refused there.
     [[nodiscard]] bool is_over_gloo(const torch::Tensor& tensor) const;
 
+    /// For what is several collectives below, of which none begins unless all may: the refusal of a
+    /// call for which `check` throws, or the error of a broken group.
+    [[nodiscard]] Result<void> check_call(const std::string& what,
+                                          const std::function<void()>& check);
+
     /// Over Gloo: all_gather_into().
     Pending<void> parts_into(const std::string& what, const torch::Tensor& gathered,
                              const torch::Tensor& tensor);

@@ -1,33 +1,19 @@
 #include "worker_runtime/optim/clip_grad_norm.hpp"
 
+#include <algorithm>
 #include <cmath>
-#include <map>
-#include <string>
-#include <utility>
+#include <iterator>
+#include <vector>
 
 #include <fmt/format.h>
 
-#include "worker_runtime/nn/without_repeats.hpp"
+#include "worker_runtime/optim/gradient_lists.hpp"
 
 namespace ddprun {
 
 namespace {
 
-/// By device and type: LibTorch's foreach operators then take all of a list in a few kernels.
-using GradientLists =
-    std::map<std::pair<std::string, torch::ScalarType>, std::vector<torch::Tensor>>;
-
-GradientLists gradients_of(const std::vector<torch::Tensor>& parameters) {
-    GradientLists lists;
-    for (const torch::Tensor& parameter : without_repeats(parameters)) {
-        // A rank's part of a parameter may be empty, and has no largest number then.
-        if (const torch::Tensor& gradient = parameter.grad();
-            gradient.defined() && gradient.numel() > 0) {
-            lists[{gradient.device().str(), gradient.scalar_type()}].push_back(gradient);
-        }
-    }
-    return lists;
-}
+using worker::GradientList;
 
 Result<void> check_norm(double max_norm, double norm_type) {
     if (norm_type > 0 && max_norm >= 0) {
@@ -41,12 +27,19 @@ Result<void> check_norm(double max_norm, double norm_type) {
 
 /// The sum of |number|^norm_type over the gradients of this rank, or their largest |number|:
 /// float64, on `device`.
-torch::Tensor power_of_norm(const GradientLists& lists, double norm_type, torch::Device device) {
+torch::Tensor power_of_norm(const std::vector<GradientList>& lists, double norm_type,
+                            torch::Device device) {
     std::vector<torch::Tensor> norms{
         torch::zeros({1}, torch::dtype(torch::kFloat64).device(device))};
-    for (const auto& [key, gradients] : lists) {
-        norms.push_back(
-            torch::stack(torch::_foreach_norm(gradients, norm_type)).to(norms.front().options()));
+    for (const GradientList& list : lists) {
+        // A rank's part of a parameter may be empty, and has no largest number then.
+        std::vector<torch::Tensor> gradients;
+        std::ranges::copy_if(list.gradients, std::back_inserter(gradients),
+                             [](const torch::Tensor& gradient) { return gradient.numel() > 0; });
+        if (!gradients.empty()) {
+            norms.push_back(torch::stack(torch::_foreach_norm(gradients, norm_type))
+                                .to(norms.front().options()));
+        }
     }
     const torch::Tensor all = torch::cat(norms);
     return std::isinf(norm_type) ? all.max() : all.pow(norm_type).sum();
@@ -56,11 +49,11 @@ torch::Tensor norm_of_power(const torch::Tensor& power, double norm_type) {
     return std::isinf(norm_type) ? power : power.pow(1 / norm_type);
 }
 
-void scale(const GradientLists& lists, const torch::Tensor& norm, double max_norm) {
+void scale(const std::vector<GradientList>& lists, const torch::Tensor& norm, double max_norm) {
     // As PyTorch: never up, and no division by zero.
     const torch::Tensor factor = (max_norm / (norm + 1e-6)).clamp_max(1.0);
-    for (const auto& [key, gradients] : lists) {
-        torch::_foreach_mul_(gradients, factor.to(gradients.front().options()));
+    for (const GradientList& list : lists) {
+        torch::_foreach_mul_(list.gradients, factor.to(list.gradients.front().options()));
     }
 }
 
@@ -73,7 +66,7 @@ Result<torch::Tensor> clip_grad_norm(ProcessGroup& group,
         return right.error();
     }
     const torch::NoGradGuard no_grad;
-    const GradientLists lists = gradients_of(parameters);
+    const std::vector<GradientList> lists = worker::gradient_lists(parameters);
     torch::Tensor power = power_of_norm(lists, norm_type, group.device());
     if (const Result<void> done =
             group.all_reduce(power, std::isinf(norm_type) ? Reduction::Max : Reduction::Sum);
@@ -95,9 +88,8 @@ Result<torch::Tensor> clip_grad_norm(const std::vector<torch::Tensor>& parameter
         return right.error();
     }
     const torch::NoGradGuard no_grad;
-    const GradientLists lists = gradients_of(parameters);
-    const torch::Device device =
-        lists.empty() ? torch::Device(torch::kCPU) : lists.begin()->second.front().device();
+    const std::vector<GradientList> lists = worker::gradient_lists(parameters);
+    const torch::Device device = lists.empty() ? torch::Device(torch::kCPU) : lists.front().device;
     const torch::Tensor norm = norm_of_power(power_of_norm(lists, norm_type, device), norm_type);
     scale(lists, norm, max_norm);
     return norm;

@@ -8,7 +8,7 @@
 
 #include <torch/utils.h>
 
-#include "worker_runtime/nn/without_repeats.hpp"
+#include "worker_runtime/optim/gradient_lists.hpp"
 #include "worker_runtime/parallel/zero/sharded_optimizer.hpp"
 #include "worker_runtime/state/training_state.hpp"
 
@@ -16,35 +16,12 @@ namespace ddprun {
 
 namespace {
 
-/// The input of one kernel: gradients of one type on one device.
-struct GradientBatch {
-    torch::Device device;
-    torch::ScalarType dtype;
-    std::vector<torch::Tensor> gradients;
-};
-
-std::vector<GradientBatch> batches_of(const torch::optim::Optimizer& optimizer) {
+std::vector<torch::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
     std::vector<torch::Tensor> parameters;
     for (const auto& group : optimizer.param_groups()) {
         parameters.insert(parameters.end(), group.params().begin(), group.params().end());
     }
-    std::vector<GradientBatch> batches;
-    for (const torch::Tensor& parameter : without_repeats(parameters)) {
-        const torch::Tensor& gradient = parameter.grad();
-        if (!gradient.defined()) {
-            continue;
-        }
-        auto batch = batches.begin();
-        while (batch != batches.end() &&
-               (batch->device != gradient.device() || batch->dtype != gradient.scalar_type())) {
-            ++batch;
-        }
-        if (batch == batches.end()) {
-            batch = batches.insert(batch, {gradient.device(), gradient.scalar_type(), {}});
-        }
-        batch->gradients.push_back(gradient);
-    }
-    return batches;
+    return parameters;
 }
 
 }  // namespace
@@ -86,9 +63,10 @@ Result<void> GradientScaler::unscale(torch::optim::Optimizer& optimizer) {
                      "parameters have none to unscale; leave shards_gradients off"};
     }
     const torch::NoGradGuard no_grad;
-    std::vector<GradientBatch> batches = batches_of(optimizer);
-    for (const GradientBatch& batch : batches) {
-        if (batch.dtype == torch::kFloat16) {
+    const std::vector<worker::GradientList> lists =
+        worker::gradient_lists(parameters_of(optimizer));
+    for (const worker::GradientList& list : lists) {
+        if (list.dtype == torch::kFloat16) {
             return Error{ErrorCode::InvalidArgument,
                          "GradientScaler: a gradient is float16; parameters must be float32, "
                          "Autocast casts them for what computes in float16"};
@@ -97,10 +75,10 @@ Result<void> GradientScaler::unscale(torch::optim::Optimizer& optimizer) {
     torch::Tensor found_inf = torch::zeros_like(scale_);
     // By way of float64: the reciprocal of a great scale is rounded only once.
     const torch::Tensor inverse = scale_.to(torch::kFloat64).reciprocal().to(torch::kFloat32);
-    for (const GradientBatch& batch : batches) {
-        torch::Tensor found_there = torch::zeros({}, found_inf.options().device(batch.device));
-        at::_amp_foreach_non_finite_check_and_unscale_(batch.gradients, found_there,
-                                                       inverse.to(batch.device));
+    for (const worker::GradientList& list : lists) {
+        torch::Tensor found_there = torch::zeros({}, found_inf.options().device(list.device));
+        at::_amp_foreach_non_finite_check_and_unscale_(list.gradients, found_there,
+                                                       inverse.to(list.device));
         found_inf = torch::maximum(found_inf, found_there.to(found_inf.device()));
     }
     if (group_.world_size() > 1) {

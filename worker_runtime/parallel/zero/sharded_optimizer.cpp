@@ -88,6 +88,11 @@ void agree_on_parameters(ProcessGroup& group, const Result<std::string>& own) {
     }
 }
 
+/// Throws the error of a collective.
+void require(const Result<void>& done) {
+    TORCH_CHECK_WITH(DistBackendError, done.has_value(), done.error().what);
+}
+
 }  // namespace
 
 ShardedOptimizerBase::ShardedOptimizerBase(const torch::nn::Module& network, ProcessGroup group,
@@ -173,7 +178,7 @@ void ShardedOptimizerBase::give_to_all() {
     if (done) {
         done = group_.check_after("giving all ranks the parameters of rank 0");
     }
-    TORCH_CHECK_WITH(DistBackendError, done.has_value(), done.error().what);
+    require(done);
 }
 
 torch::Tensor ShardedOptimizerBase::gradient_of(const torch::Tensor& parameter,
@@ -235,9 +240,21 @@ std::vector<OptimizerParamGroup> ShardedOptimizerBase::local_groups() const {
     return groups;
 }
 
+void ShardedOptimizerBase::gather() {
+    std::vector<Pending<void>> gathers;
+    for (const ParameterBucket& bucket : buckets_) {
+        Pending<void> begun = group_.all_gather_into_async(bucket.flat, bucket.own);
+        if (overlaps_gather_) {
+            gathers_.add(bucket.flat, std::move(begun));
+        } else {
+            gathers.push_back(std::move(begun));
+        }
+    }
+    require(all_of(std::move(gathers)).wait());
+}
+
 void ShardedOptimizerBase::wait() {
-    const Result<void> gathered = gathers_.wait();
-    TORCH_CHECK_WITH(DistBackendError, gathered.has_value(), gathered.error().what);
+    require(gathers_.wait());
 }
 
 torch::Tensor ShardedOptimizerBase::step_shards(const LossClosure& closure) {
@@ -261,12 +278,7 @@ torch::Tensor ShardedOptimizerBase::step_shards(const LossClosure& closure) {
         gradients_->clear();
     }
     if (group_.world_size() > 1) {
-        for (const ParameterBucket& bucket : buckets_) {
-            gathers_.add(bucket.flat, group_.all_gather_into_async(bucket.flat, bucket.own));
-        }
-        if (!overlaps_gather_) {
-            wait();
-        }
+        gather();
     }
     return loss;
 }

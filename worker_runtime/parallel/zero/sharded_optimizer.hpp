@@ -85,6 +85,8 @@ private:
     void add_bucket(const std::vector<torch::Tensor>& parameters);
     /// Gives everyone rank 0's parameters.
     void give_to_all();
+    /// Gathers the parameters of all ranks, or begins to.
+    void gather();
     /// The gradient of this rank's elements; undefined without one.
     [[nodiscard]] torch::Tensor gradient_of(const torch::Tensor& parameter,
                                             const Slice& slice) const;
